@@ -1,0 +1,28 @@
+"""The one place that reads environment variables.
+
+Secrets come from here only, never from the run file or the command line, and are never logged,
+stored or shown.
+"""
+
+import os
+
+
+def redis_url() -> str | None:
+    """`TOKENMILL_REDIS_URL`: where Redis or Valkey is, with its password if it has one."""
+    return os.environ.get("TOKENMILL_REDIS_URL") or None
+
+
+def sglang_api_key() -> str | None:
+    """`TOKENMILL_SGLANG_API_KEY`: sent to SGLang as a bearer token."""
+    return os.environ.get("TOKENMILL_SGLANG_API_KEY") or None
+
+
+def worker_concurrency() -> int | None:
+    """`TOKENMILL_CONCURRENCY`: slots of a worker that `rq worker -w workers.AsyncWorker` starts."""
+    value = os.environ.get("TOKENMILL_CONCURRENCY", "")
+    return int(value) if value.isdigit() and int(value) > 0 else None
+
+
+def worker_servers() -> list[str]:
+    """`TOKENMILL_SERVERS`: the servers, separated by commas, that such a worker uses instead of all of the run's."""
+    return [url.strip() for url in os.environ.get("TOKENMILL_SERVERS", "").split(",") if url.strip()]

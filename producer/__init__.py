@@ -1,0 +1,1 @@
+"""Prompts in: files of any shape become messages, token ids, and one RQ queue per dataset."""

@@ -1,0 +1,1 @@
+"""Completions out: the results stream becomes files that are fsynced, verified and exported."""

@@ -1,0 +1,196 @@
+"""The wire types: what the parts say to each other through Redis and in the result files.
+
+All are frozen and carry `PROTOCOL`; a part that meets another protocol refuses it rather than
+half-understanding it. JSON everywhere, never pickle. `JOB_FUNCTION` is wire format too: it stands in
+every RQ job, and a worker runs nothing else.
+"""
+
+import hashlib
+import json
+import zlib
+from typing import Any, Literal
+
+import msgspec
+
+PROTOCOL = 1
+JOB_FUNCTION = "workers.jobs.generate"
+
+Admission = Literal["forecast", "strict", "drain"]
+Message = dict[str, Any]
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every interval that recovery depends on, in milliseconds; down to 100 ms for tests."""
+
+    lease_ms: int = 30_000
+    renew_ms: int = 10_000
+    sweep_ms: int = 10_000
+    retry_ms: int = 1_000
+
+
+class DatasetConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One dataset as the run file has it; `sampling` is complete (the run's with the dataset's own on top)."""
+
+    name: str
+    prompts: str
+    max_tokens: int | None
+    max_samples: int | None = None
+    sampling: dict[str, Any] = {}
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The run as all its parts know it: the run file, checked and resolved; stored in Redis as JSON.
+
+    No secret is in it. Paths are as the run file's reader resolved them; `servers` is empty only
+    where the run file names none.
+    """
+
+    name: str
+    output: str
+    tokenizer: str
+    datasets: list[DatasetConfig]
+    admission: Admission = "forecast"
+    max_tokens_total: int | None = None
+    max_hours: float | None = None
+    seed: int | None = 0
+    truncated: Literal["keep", "reject"] = "keep"
+    chat_template_kwargs: dict[str, Any] = {}
+    servers: list[str] = []
+    simulated: bool = False
+    concurrency: int = 64
+    max_waiting_results: int = 20_000
+    timing: Timing = Timing()
+    protocol: int = PROTOCOL
+
+    def dataset(self, name: str) -> DatasetConfig:
+        """The dataset of that name.
+
+        Raises:
+            KeyError: no dataset is called so.
+        """
+        for dataset in self.datasets:
+            if dataset.name == name:
+                return dataset
+        raise KeyError(name)
+
+
+class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job carries: the keyword arguments of `workers.jobs.generate`.
+
+    `input_ids` is the first request, token for token. `messages` is what it was rendered from (empty
+    for rows that came as ids). `followups` holds, for each later turn, the messages to add after the
+    previous answer. `max_new_tokens` is set where it had to be cut to fit the context.
+    """
+
+    dataset: str
+    id: str
+    input_ids: list[int]
+    messages: list[Message] = []
+    followups: list[list[Message]] = []
+    tools: list[Any] = []
+    max_new_tokens: int | None = None
+
+    @property
+    def turns(self) -> int:
+        return 1 + len(self.followups)
+
+
+def job_id(dataset: str, prompt_id: str) -> str:
+    """The RQ job's id of a prompt: RQ refuses ids such as `HumanEval/0`, and job hashes are shared by all queues."""
+    digest = hashlib.blake2b(prompt_id.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return f"{dataset}-{digest}"
+
+
+def encode_job_data(payload: Payload) -> bytes:
+    """The `data` field of an RQ job hash: RQ's JSON serializer's call tuple, compressed as RQ does."""
+    # json, not msgspec: a prompt may hold lone surrogates, which only escaped ASCII can carry.
+    kwargs = msgspec.to_builtins(payload)
+    text = json.dumps([JOB_FUNCTION, None, [], kwargs], ensure_ascii=True, separators=(",", ":"))
+    return zlib.compress(text.encode("ascii"), 1)
+
+
+class HostileJob(ValueError):
+    """A job hash whose data is not one of our jobs: another function, a broken or foreign payload."""
+
+
+# More than any prompt needs, and little enough that a decompression bomb in Redis cannot fill a worker's memory.
+MAX_JOB_BYTES = 256 * 1024 * 1024
+
+
+def decode_job_data(data: bytes) -> Payload:
+    """The payload in an RQ job's `data`, compressed or plain.
+
+    Raises:
+        HostileJob: the data names another function or is not a payload; nothing of it was run or imported.
+    """
+    try:
+        inflater = zlib.decompressobj()
+        text = inflater.decompress(data, MAX_JOB_BYTES)
+        if inflater.unconsumed_tail:
+            raise HostileJob(f"its data is larger than {MAX_JOB_BYTES} bytes")
+    except zlib.error:
+        text = data
+    try:
+        call: Any = json.loads(text)
+        function, instance, args, kwargs = call
+    except (ValueError, TypeError, RecursionError) as error:
+        raise HostileJob(f"its data is not a JSON call: {error}") from error
+    if function != JOB_FUNCTION or instance is not None or args:
+        raise HostileJob(f"it names the function {function!r}; only {JOB_FUNCTION} is run")
+    try:
+        return msgspec.convert(kwargs, Payload)
+    except msgspec.ValidationError as error:
+        raise HostileJob(f"its payload is malformed: {error}") from error
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of raw_responses.jsonl: one turn's completion with its exact token ids.
+
+    Flat and type-stable: every field has one type in every line. `matched` is the stop token's id or the
+    stop string as text, "" where the answer was cut. `completion_tokens` counts the end token, as SGLang
+    does, and equals `len(output_ids)`.
+    """
+
+    id: str
+    dataset: str
+    turn: int
+    turns: int
+    prompt_tokens: int
+    completion_tokens: int
+    finish_reason: str
+    matched: str
+    input_ids: list[int]
+    output_ids: list[int]
+    text: str
+    messages: list[Message]
+    sampling: dict[str, Any]
+    model: str
+    weight_version: str
+    server: str
+    worker: str
+    attempt: int
+    rid: str
+    latency_s: float
+    created_at: float
+    schema: int = 1
+
+
+class RejectLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of rejected.jsonl. `row` is the prompt as it was read, or what is left of it."""
+
+    id: str
+    dataset: str
+    reason: str
+    detail: str
+    attempts: int
+    row: Any
+
+
+def encode_line(line: Record | RejectLine | dict[str, Any]) -> bytes:
+    """One JSON line: ASCII only, no NaN, ended by one newline, whatever the text holds.
+
+    Raises:
+        ValueError: a number in it is NaN or infinite.
+    """
+    plain = line if isinstance(line, dict) else {name: getattr(line, name) for name in line.__struct_fields__}
+    return json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"

@@ -1,0 +1,1 @@
+"""The simulated SGLang server: SGLang's HTTP API with deterministic answers and a model of its speed."""
