@@ -41,11 +41,12 @@ class DatasetConfig(msgspec.Struct, frozen=True, kw_only=True):
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The run as all its parts know it: the run file, checked and resolved; stored in Redis as JSON.
 
-    No secret is in it. Paths are as the run file's reader resolved them; `servers` is empty only
-    where the run file names none.
+    No secret is in it. Paths are resolved against `base`, the run file's folder; `servers` is empty
+    only where the run file names none.
     """
 
     name: str
+    base: str = ""
     output: str
     tokenizer: str
     datasets: list[DatasetConfig]
@@ -72,6 +73,27 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
             if dataset.name == name:
                 return dataset
         raise KeyError(name)
+
+
+def fingerprint(config: RunConfig, name: str) -> dict[str, str]:
+    """What must not change under a dataset while its answers are collected: its tokenizer, template, sampling, prompts.
+
+    Caps and servers are left out on purpose: those change in mid-run. Paths count from the run file's
+    folder, so a run that was moved as a whole keeps its fingerprint.
+    """
+    dataset = config.dataset(name)
+    prefix = config.base.rstrip("/") + "/"
+
+    def compact(value: dict[str, Any]) -> str:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+    return {
+        "tokenizer": config.tokenizer.removeprefix(prefix),
+        "chat_template_kwargs": compact(config.chat_template_kwargs),
+        "sampling": compact(dataset.sampling),
+        "prompts": dataset.prompts.removeprefix(prefix),
+        "truncated": config.truncated,
+    }
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,169 @@
+"""Connections to Redis or Valkey, and what their errors mean.
+
+redis-py re-sends any command after its socket timeout; every verb of the ledger is idempotent, so
+that is welcome: a Redis that was frozen for a while costs nobody anything.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+import redis.asyncio
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    MaxConnectionsError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from budget.errors import OutsideFault, Refused, UserProblem
+
+OLDEST = (7, 0)
+
+# What of a blocking client's settings says where it goes and as whom; its time-outs are its own.
+_CARRIED = frozenset(
+    {"host", "port", "db", "username", "password", "path", "protocol"}
+    | {"ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data"}
+    | {"ssl_check_hostname"}
+)
+
+
+class RedisAway(OutsideFault):
+    """Redis cannot be reached or does not answer; worth waiting for."""
+
+
+class RedisRefuses(OutsideFault):
+    """Redis answers, but will not do it."""
+
+
+class RedisUnsafe(Refused):
+    """Redis is set up so that it could lose what it holds."""
+
+
+class BadRedisUrl(UserProblem):
+    """What was given is not the URL of a Redis."""
+
+
+def without_secret(url: str) -> str:
+    """The URL as it may be shown: its password replaced by `***`."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+
+
+def connect(url: str) -> "redis.Redis":
+    """A blocking client. Nothing is sent yet.
+
+    Raises:
+        BadRedisUrl: it is not a redis://, rediss:// or unix:// URL.
+    """
+    try:
+        return redis.Redis.from_url(url, health_check_interval=15)
+    except (ValueError, TypeError) as error:
+        raise BadRedisUrl(f"{without_secret(url)!r} is not a Redis URL ({error}): give redis://HOST:PORT/0") from error
+
+
+def connect_async(url: str, connections: int) -> "redis.asyncio.Redis":
+    """A client for the event loop whose pool never runs dry: `connections` callers at once wait for a free one."""
+    pool: Any = redis.asyncio.BlockingConnectionPool.from_url(
+        url, max_connections=connections, timeout=None, health_check_interval=15
+    )
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+def async_twin(connection: "redis.Redis", connections: int) -> "redis.asyncio.Redis":
+    """An asyncio client to where a blocking one goes: RQ hands its workers the blocking one only."""
+    pool: Any = connection.connection_pool
+    kinds: dict[type, type] = {
+        redis.UnixDomainSocketConnection: redis.asyncio.UnixDomainSocketConnection,
+        redis.SSLConnection: redis.asyncio.SSLConnection,
+    }
+    kwargs = {name: value for name, value in pool.connection_kwargs.items() if name in _CARRIED}
+    twin: Any = redis.asyncio.BlockingConnectionPool(
+        max_connections=connections,
+        timeout=None,
+        connection_class=kinds.get(pool.connection_class, redis.asyncio.Connection),
+        health_check_interval=15,
+        **{name: value for name, value in kwargs.items() if value is not None},
+    )
+    return redis.asyncio.Redis.from_pool(twin)
+
+
+@contextmanager
+def translated() -> Generator[None]:
+    """Turn redis-py's exceptions into `RedisAway` and `RedisRefuses`, each one sentence with the mend."""
+    try:
+        yield
+    except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
+        raise RedisRefuses(
+            f"Redis refuses the user or password ({error}): set TOKENMILL_REDIS_URL with the right ones"
+        ) from error
+    except BusyLoadingError as error:
+        raise RedisAway("Redis is still loading its data") from error
+    except (RedisConnectionError, RedisTimeoutError, MaxConnectionsError, OSError) as error:
+        raise RedisAway(f"Redis does not answer ({error})") from error
+    except OutOfMemoryError as error:
+        raise RedisRefuses(
+            "Redis is out of memory: raise its maxmemory; nothing is lost, the run goes on by itself"
+        ) from error
+    except ReadOnlyError as error:
+        raise RedisRefuses(
+            "this Redis is a read-only replica: give the primary's address in TOKENMILL_REDIS_URL"
+        ) from error
+    except ResponseError as error:
+        if str(error).startswith("MISCONF"):
+            raise RedisRefuses(
+                "Redis cannot write to its disk (MISCONF): free its disk, then the run goes on"
+            ) from error
+        if "WRONGTYPE" in str(error):
+            raise RedisRefuses(
+                f"this Redis database holds keys that are not Tokenmill's ({error}): use another database number"
+            ) from error
+        raise RedisRefuses(f"Redis refuses a command: {error}") from error
+    except RedisError as error:
+        raise RedisRefuses(f"Redis fails: {error}") from error
+
+
+def check_safe(connection: "redis.Redis") -> list[str]:
+    """Refuse a Redis that may lose what it holds; returns warnings, a sentence each.
+
+    Raises:
+        RedisUnsafe: too old, or with an eviction policy other than noeviction.
+    """
+    client: Any = connection
+    with translated():
+        server: dict[str, Any] = client.info("server")
+        memory: dict[str, Any] = client.info("memory")
+        persistence: dict[str, Any] = client.info("persistence")
+    version = str(server.get("valkey_version") or server.get("redis_version"))
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < OLDEST:
+        raise RedisUnsafe(f"Redis {version} is too old: Tokenmill needs Redis 7.0 or Valkey 7.2 and newer")
+    policy = memory.get("maxmemory_policy")
+    if policy != "noeviction":
+        raise RedisUnsafe(
+            f"Redis may throw jobs away (maxmemory-policy is {policy}): run `CONFIG SET maxmemory-policy noeviction`"
+        )
+    if not persistence.get("aof_enabled") and not _snapshots(client):
+        return [
+            "Redis keeps nothing on its disk, so its restart loses what is not yet in the files: set appendonly yes"
+        ]
+    return []
+
+
+def _snapshots(client: Any) -> bool:
+    try:
+        return bool(client.config_get("save").get("save"))
+    except RedisError:
+        return True

@@ -1,0 +1,39 @@
+-- A stock RQ worker has popped this job: lease it, or say why not.
+-- KEYS: run, run:ready, a block, rq:job:<job>, then spent and hash of every dataset
+-- ARGV: job, token, worker, lease_ms, admission, reservation, all
+-- RETURNS: status (ok, notready, wait, complete, done, taken), attempt, failures
+
+local d = block(3)
+local job_hash = KEYS[3 + BLOCK]
+local job, token, worker, lease_ms, admission = ARGV[1], ARGV[2], ARGV[3], int(ARGV[4]), ARGV[5]
+
+if not is_ready(KEYS[2]) then return { 'notready', 0, 0 } end
+if redis.call('HEXISTS', d.done, job) == 1 then return { 'done', 0, 0 } end
+local v = redis.call('HMGET', job_hash, 'data', 'worst', 'attempt', 'failures', 'deaths')
+local lease = parse_lease(redis.call('HGET', d.leases, job))
+if lease and lease.token == token then return { 'ok', int(v[3]), int(v[4]) } end
+if lease then return { 'taken', 0, 0 } end
+local f, total = facts(d), totals(KEYS[1], 4 + BLOCK, int(ARGV[7]))
+local inflight = redis.call('HLEN', d.leases)
+redis.call('ZCARD', d.expiry); redis.call('HLEN', d.ages); redis.call('SCARD', d.dropped); redis.call('ZCARD', d.started)
+
+if complete(f, total) then
+  redis.call('SADD', d.dropped, job)
+  return { 'complete', 0, 0 }
+end
+if not admits(f, total, inflight, admission, int(v[2])) then
+  local samples_left = not f.max_samples or f.committed + inflight < f.max_samples
+  if f.open and admission == 'strict' and inflight == 0 and samples_left then
+    redis.call('HSET', d.hash, 'full', '1')
+    redis.call('SADD', d.dropped, job)
+    return { 'complete', 0, 0 }
+  end
+  return { 'wait', 0, 0 }
+end
+local reserved = int(ARGV[6])
+if admission == 'strict' then reserved = int(v[2]) end
+local now = now_ms()
+take_lease(d, job, { token = token, reserved = reserved, start = now, bucket = 0,
+  suspect = int(v[5]) >= 2 and '1' or '0', adopted = '1', worker = worker }, now + lease_ms)
+if v[1] then redis.call('HINCRBY', job_hash, 'attempt', 1) end
+return { 'ok', int(v[3]) + 1, int(v[4]) }

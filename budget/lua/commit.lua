@@ -1,0 +1,28 @@
+-- Store a completion and spend its tokens, once: an id that is done already is answered as a success.
+-- KEYS: a block, rq:job:<job>, rq:worker:<worker>
+-- ARGV: job, token, tokens, bucket, truncated, adopted, record
+-- RETURNS: 1 (stored) or 0 (was done already), and spent
+
+local d = block(1)
+local job_hash, worker_hash = KEYS[BLOCK + 1], KEYS[BLOCK + 2]
+local job, tokens, adopted = ARGV[1], int(ARGV[3]), ARGV[6] == '1'
+
+if redis.call('HEXISTS', d.done, job) == 1 then return { 0, int(redis.call('GET', d.spent)) } end
+local lease = parse_lease(redis.call('HGET', d.leases, job))
+int(redis.call('GET', d.spent))
+redis.call('ZCARD', d.expiry); redis.call('HLEN', d.ages); redis.call('HLEN', d.hash); redis.call('SCARD', d.dropped)
+redis.call('ZCARD', d.started); redis.call('ZCARD', d.failed); redis.call('ZCARD', d.canceled)
+local worker_listed = redis.call('EXISTS', worker_hash) == 1
+
+redis.call('XADD', d.results, '*', 'kind', 'commit', 'job', job, 'tokens', ARGV[3], 'truncated', ARGV[5], 'line', ARGV[7])
+redis.call('HSET', d.done, job, ARGV[3])
+local spent = redis.call('INCRBY', d.spent, ARGV[3])
+redis.call('HINCRBY', d.hash, 'committed', 1)
+if ARGV[5] == '1' then redis.call('HINCRBY', d.hash, 'truncated', 1) end
+redis.call('HINCRBY', d.ages, 'c' .. bucket(tokens), 1)
+if lease then free_lease(d, job, lease) end
+forget_registries(d, job)
+-- A stock worker's job: RQ ends its hash itself, and would leave a hollow one behind if it were gone.
+if not adopted then redis.call('UNLINK', job_hash) end
+if worker_listed then redis.call('HINCRBY', worker_hash, 'successful_job_count', 1) end
+return { 1, spent }

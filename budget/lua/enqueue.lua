@@ -1,0 +1,57 @@
+-- Queue prompts that are neither done, nor leased, nor queued, as whole RQ jobs; refused once the dataset is complete.
+-- `everything` queues those whose hash says queued too; it counts only while queue, leases and RQ's intermediate
+-- list are empty, when such a hash is a job that got lost. The call that ends a pass which queued nothing sets exhausted.
+-- KEYS: run, run:ready, run:seen, rq:queues, a block, rq:job:<job> of each, then spent and hash of every dataset
+-- ARGV: jobs, all, everything, queued in the pass that ends here (or -1), enqueued_at, lease_ms, dataset, inputs (or -1), then for each job: job, data, worst, description
+-- RETURNS: status (ok, notready, complete, exhausted), jobs queued, jobs in the queue
+
+local jobs, all, everything, pass = int(ARGV[1]), int(ARGV[2]), ARGV[3] == '1', int(ARGV[4])
+local enqueued_at, lease_ms, dataset, inputs = ARGV[5], int(ARGV[6]), ARGV[7], int(ARGV[8])
+local d = block(5)
+local first_job = 5 + BLOCK
+
+if not is_ready(KEYS[2]) then return { 'notready', 0, redis.call('LLEN', d.queue) } end
+local f, total = facts(d), totals(KEYS[1], first_job + jobs, all)
+f.exhausted = false
+local queued, idle = redis.call('LLEN', d.queue), false
+idle = queued == 0 and redis.call('HLEN', d.leases) == 0 and redis.call('LLEN', d.intermediate) == 0
+everything = everything and idle
+local is_complete = complete(f, total)
+redis.call('SCARD', d.dropped); redis.call('SCARD', KEYS[4])
+local worst_known = int(redis.call('HGET', d.hash, 'worst'))
+
+local plan, seen, worst_case = {}, {}, worst_known
+for i = 1, is_complete and 0 or jobs do
+  local at = 8 + (i - 1) * 4
+  local job, job_hash = ARGV[at + 1], KEYS[first_job + i - 1]
+  if not seen[job] and redis.call('HEXISTS', d.done, job) == 0 and redis.call('HEXISTS', d.leases, job) == 0 then
+    local v = redis.call('HMGET', job_hash, 'data', 'status', 'attempt', 'failures', 'deaths')
+    if everything or not (v[1] and v[2] == 'queued') then
+      seen[job] = true
+      worst_case = math.max(worst_case, int(ARGV[at + 3]))
+      plan[#plan + 1] = { job = job, key = job_hash, data = ARGV[at + 2], worst = ARGV[at + 3], about = ARGV[at + 4],
+        attempt = int(v[3]), failures = int(v[4]), deaths = int(v[5]) }
+    end
+  end
+end
+
+heard(KEYS[3], now_ms(), lease_ms)
+if inputs >= 0 then redis.call('HSET', d.hash, 'inputs', text(inputs)) end
+if is_complete then return { 'complete', 0, queued } end
+redis.call('SADD', KEYS[4], d.queue)
+for _, p in ipairs(plan) do
+  redis.call('DEL', p.key)
+  redis.call('HSET', p.key, 'data', p.data, 'origin', dataset, 'status', 'queued', 'description', p.about,
+    'created_at', enqueued_at, 'enqueued_at', enqueued_at, 'timeout', '-1', 'result_ttl', '0', 'worst', p.worst,
+    'attempt', text(p.attempt), 'failures', text(p.failures), 'deaths', text(p.deaths))
+  redis.call('SREM', d.dropped, p.job)
+  redis.call('RPUSH', d.queue, p.job)
+end
+if worst_case > worst_known then redis.call('HSET', d.hash, 'worst', text(worst_case)) end
+if #plan > 0 then
+  redis.call('HDEL', d.hash, 'exhausted')
+elseif pass == 0 and idle then
+  redis.call('HSET', d.hash, 'exhausted', '1')
+  return { 'exhausted', 0, queued }
+end
+return { 'ok', #plan, queued + #plan }

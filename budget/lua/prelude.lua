@@ -1,0 +1,135 @@
+-- Shared by every verb; the loader puts it (and the bucket edges, as EDGES) in front of each file.
+-- Rules: Redis TIME only, integers only, all reads and type checks before the first write, no scan of a queue.
+
+local BLOCK = 13
+
+-- The keys of one dataset, in the order of budget.keys.block().
+local function block(first)
+  return {
+    queue = KEYS[first], intermediate = KEYS[first + 1], started = KEYS[first + 2], failed = KEYS[first + 3],
+    canceled = KEYS[first + 4], hash = KEYS[first + 5], spent = KEYS[first + 6], done = KEYS[first + 7],
+    dropped = KEYS[first + 8], expiry = KEYS[first + 9], leases = KEYS[first + 10], ages = KEYS[first + 11],
+    results = KEYS[first + 12],
+  }
+end
+
+local function job_key(job) return 'rq:job:' .. job end
+
+local function int(value) return tonumber(value or 0) or 0 end
+
+local function text(number) return string.format('%.0f', number) end
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- The run_id of this very server: a client's own idea of it is stale after a silent reconnect.
+local function is_ready(key)
+  local ready = redis.call('GET', key)
+  return ready and ready == string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+end
+
+-- Since when this Redis has been heard without a gap (ms). Absent: from now on.
+local function heard(key, now, lease_ms)
+  local since = redis.call('GET', key)
+  local half = math.max(1, math.floor(lease_ms / 2))
+  if since then
+    redis.call('PEXPIRE', key, half)
+    return int(since)
+  end
+  redis.call('SET', key, text(now), 'PX', half)
+  return now
+end
+
+-- Index of the bucket that a length or age of so many tokens falls into: how many edges it has reached.
+local function bucket(tokens)
+  local low, high = 0, #EDGES
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if EDGES[middle + 1] <= tokens then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+local function pack_lease(lease)
+  return table.concat({ lease.token, text(lease.reserved), text(lease.start), lease.bucket, lease.suspect,
+    lease.adopted, lease.worker }, ' ')
+end
+
+local function parse_lease(value)
+  if not value then return nil end
+  local token, reserved, start, age, suspect, adopted, worker =
+    string.match(value, '^(%S+) (%d+) (%d+) (%d+) (%d) (%d) (.*)$')
+  return { token = token, reserved = int(reserved), start = int(start), bucket = int(age), suspect = suspect,
+    adopted = adopted, worker = worker }
+end
+
+-- What decides whether a dataset goes on. `total` holds the same sums over all of the run's datasets.
+local function facts(d)
+  local v = redis.call('HMGET', d.hash, 'cap', 'reserved', 'exhausted', 'full', 'max_samples', 'committed')
+  local cap = v[1]
+  return { cap = (cap and cap ~= 'none') and int(cap) or nil, open = cap and true or false, reserved = int(v[2]),
+    exhausted = v[3] == '1', full = v[4] == '1', max_samples = v[5] and int(v[5]) or nil, committed = int(v[6]),
+    spent = int(redis.call('GET', d.spent)) }
+end
+
+-- KEYS from `first` on are (spent, hash) of every dataset; without a total cap none are needed.
+local function totals(run, first, count)
+  local cap = redis.call('HGET', run, 'max_tokens_total')
+  local total = { cap = cap and int(cap) or nil, spent = 0, reserved = 0 }
+  if total.cap then
+    for i = 0, count - 1 do
+      total.spent = total.spent + int(redis.call('GET', KEYS[first + 2 * i]))
+      total.reserved = total.reserved + int(redis.call('HGET', KEYS[first + 2 * i + 1], 'reserved'))
+    end
+  end
+  return total
+end
+
+-- Why the dataset is complete ('budget' or 'prompts'), or false. budget.rules.complete() is its twin for Python.
+local function complete(f, total)
+  if f.cap and f.spent >= f.cap then return 'budget' end
+  if total.cap and total.spent >= total.cap then return 'budget' end
+  if f.max_samples and f.committed >= f.max_samples then return 'budget' end
+  if f.full then return 'budget' end
+  if f.exhausted then return 'prompts' end
+  return false
+end
+
+-- The gate: may one more job be taken, with `inflight` jobs leased? Under strict the job's worst case must fit.
+local function admits(f, total, inflight, admission, worst)
+  if not f.open then return false end
+  if f.max_samples and f.committed + inflight >= f.max_samples then return false end
+  if admission == 'strict' then
+    return (not f.cap or f.spent + f.reserved + worst <= f.cap)
+      and (not total.cap or total.spent + total.reserved + worst <= total.cap)
+  end
+  return (not f.cap or (f.spent < f.cap and (inflight == 0 or f.spent + f.reserved < f.cap)))
+    and (not total.cap or (total.spent < total.cap
+      and (total.reserved == 0 or total.spent + total.reserved < total.cap)))
+end
+
+local function take_lease(d, job, lease, expires)
+  redis.call('HSET', d.leases, job, pack_lease(lease))
+  redis.call('ZADD', d.expiry, text(expires), job)
+  redis.call('HINCRBY', d.hash, 'reserved', text(lease.reserved))
+  redis.call('HINCRBY', d.ages, 'f' .. lease.bucket, 1)
+  -- +inf keeps RQ's own clean-up away from it; `rq info` counts it as executing.
+  redis.call('ZADD', d.started, '+inf', job .. ':' .. lease.token)
+end
+
+local function free_lease(d, job, lease)
+  redis.call('HDEL', d.leases, job)
+  redis.call('ZREM', d.expiry, job)
+  redis.call('HINCRBY', d.hash, 'reserved', text(-lease.reserved))
+  redis.call('HINCRBY', d.ages, 'f' .. lease.bucket, -1)
+  redis.call('ZREM', d.started, job .. ':' .. lease.token)
+end
+
+-- Whatever RQ still lists of a job that has ended here.
+local function forget_registries(d, job)
+  redis.call('ZREM', d.failed, job)
+  redis.call('ZREM', d.canceled, job)
+  redis.call('SREM', d.dropped, job)
+end

@@ -1,0 +1,46 @@
+-- Prolong all leases of a worker and revise their reservations; tell it which jobs are no longer its own.
+-- A job that is neither done nor leased is leased anew: a Redis that was away costs nobody an answer.
+-- KEYS: run:seen, a block for each dataset
+-- ARGV: worker, lease_ms, count, then for each job: dataset index, job, token, reserved, bucket, suspect, adopted
+-- RETURNS: for each job 0 (held), 1 (done) or 2 (taken)
+
+local worker, lease_ms, count = ARGV[1], int(ARGV[2]), int(ARGV[3])
+local now = now_ms()
+local entries, answers = {}, {}
+for i = 1, count do
+  local at = 3 + (i - 1) * 7
+  local e = { d = block(2 + int(ARGV[at + 1]) * BLOCK), job = ARGV[at + 2], token = ARGV[at + 3],
+    reserved = int(ARGV[at + 4]), bucket = int(ARGV[at + 5]), suspect = ARGV[at + 6], adopted = ARGV[at + 7] }
+  e.lease = parse_lease(redis.call('HGET', e.d.leases, e.job))
+  if redis.call('HEXISTS', e.d.done, e.job) == 1 then
+    answers[i] = 1
+  elseif e.lease and e.lease.token ~= e.token then
+    answers[i] = 2
+  else
+    answers[i] = 0
+    e.whole = redis.call('HEXISTS', job_key(e.job), 'data') == 1
+  end
+  entries[i] = e
+end
+
+heard(KEYS[1], now, lease_ms)
+for i, e in ipairs(entries) do
+  if answers[i] == 0 and e.lease then
+    redis.call('ZADD', e.d.expiry, text(now + lease_ms), e.job)
+    local moved = e.reserved - e.lease.reserved
+    if moved ~= 0 then redis.call('HINCRBY', e.d.hash, 'reserved', text(moved)) end
+    if e.bucket ~= e.lease.bucket then
+      redis.call('HINCRBY', e.d.ages, 'f' .. e.lease.bucket, -1)
+      redis.call('HINCRBY', e.d.ages, 'f' .. e.bucket, 1)
+    end
+    if moved ~= 0 or e.bucket ~= e.lease.bucket then
+      e.lease.reserved, e.lease.bucket = e.reserved, e.bucket
+      redis.call('HSET', e.d.leases, e.job, pack_lease(e.lease))
+    end
+  elseif answers[i] == 0 then
+    take_lease(e.d, e.job, { token = e.token, reserved = e.reserved, start = now, bucket = e.bucket,
+      suspect = e.suspect, adopted = e.adopted, worker = worker }, now + lease_ms)
+    if e.whole then redis.call('HSET', job_key(e.job), 'status', 'started', 'worker_name', worker) end
+  end
+end
+return answers

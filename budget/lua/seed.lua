@@ -1,0 +1,68 @@
+-- Tell the ledger what the files hold. The file's number wins, and the counter moves by the difference alone,
+-- so a repetition, a lost tail, an emptied Redis and a stale copy are all mended by the same call.
+-- `forget` takes ids out of done which are in neither file nor stream.
+-- KEYS: a block
+-- ARGV: mode (seed, forget), then for each id: job, tokens, truncated
+-- RETURNS: ids whose entry changed, and spent
+
+local d = block(1)
+local forget = ARGV[1] == 'forget'
+local plan, difference = {}, 0
+for at = 2, #ARGV, 3 do
+  local job, tokens = ARGV[at], int(ARGV[at + 1])
+  local known = redis.call('HGET', d.done, job)
+  local lease = parse_lease(redis.call('HGET', d.leases, job))
+  local p = { job = job, tokens = tokens, truncated = int(ARGV[at + 2]), known = known and int(known), lease = lease }
+  if forget then
+    p.changed = known and true or false
+    difference = difference - int(known)
+  else
+    p.changed = not known or int(known) ~= tokens
+    difference = difference + tokens - int(known)
+  end
+  plan[#plan + 1] = p
+end
+local committed, rejected, truncated, aged = 0, 0, 0, {}
+local function age(tokens, by)
+  if tokens > 0 then
+    local field = 'c' .. bucket(tokens)
+    aged[field] = (aged[field] or 0) + by
+  end
+end
+for _, p in ipairs(plan) do
+  if p.changed then
+    if p.known then
+      age(p.known, -1)
+      if p.known > 0 then committed = committed - 1 else rejected = rejected - 1 end
+      if forget then truncated = truncated - p.truncated end
+    end
+    if not forget then
+      age(p.tokens, 1)
+      if p.tokens > 0 then committed = committed + 1 else rejected = rejected + 1 end
+      if not p.known or p.known == 0 then truncated = truncated + p.truncated end
+    end
+  end
+end
+int(redis.call('GET', d.spent))
+redis.call('HLEN', d.hash); redis.call('HLEN', d.ages); redis.call('SCARD', d.dropped)
+redis.call('ZCARD', d.expiry); redis.call('ZCARD', d.started)
+
+local changes = 0
+for _, p in ipairs(plan) do
+  if p.changed then
+    changes = changes + 1
+    if forget then redis.call('HDEL', d.done, p.job) else redis.call('HSET', d.done, p.job, text(p.tokens)) end
+  end
+  if not forget then
+    redis.call('SREM', d.dropped, p.job)
+    if p.lease then free_lease(d, p.job, p.lease) end
+  end
+end
+local spent = redis.call('INCRBY', d.spent, text(difference))
+for field, by in pairs(aged) do if by ~= 0 then redis.call('HINCRBY', d.ages, field, by) end end
+if committed ~= 0 then redis.call('HINCRBY', d.hash, 'committed', committed) end
+if rejected ~= 0 then redis.call('HINCRBY', d.hash, 'rejected', rejected) end
+if truncated ~= 0 then redis.call('HINCRBY', d.hash, 'truncated', truncated) end
+if difference < 0 then redis.call('HDEL', d.hash, 'full') end
+if forget and changes > 0 then redis.call('HDEL', d.hash, 'exhausted') end
+return { changes, spent }

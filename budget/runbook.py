@@ -1,0 +1,165 @@
+"""The run's own entry in Redis: whose database it is, the run's configuration, and the caps.
+
+One Redis database holds one run. The collector publishes it; workers and producers wait for it. A
+second run, another output folder, or a dataset whose tokenizer, template, sampling or prompts changed
+is refused with the difference named.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+from redis.exceptions import WatchError
+
+from budget import keys
+from budget.connections import translated
+from budget.errors import Refused, UserProblem
+
+
+class AnotherRun(Refused):
+    """The database belongs to another run or folder."""
+
+
+class Changed(UserProblem):
+    """What answers were collected under has changed since."""
+
+
+def run_id(connection: "redis.Redis") -> str:
+    """The run_id of the Redis server itself: new with each of its starts."""
+    client: Any = connection
+    with translated():
+        return str(client.info("server")["run_id"])
+
+
+def is_ready(connection: "redis.Redis") -> bool:
+    """Whether the collector has seeded the files into this start of Redis."""
+    client: Any = connection
+    with translated():
+        ready = client.get(keys.READY)
+    return ready is not None and ready.decode() == run_id(connection)
+
+
+def published(connection: "redis.Redis") -> dict[str, str]:
+    """The fields of the run's entry; empty where no run has been published."""
+    client: Any = connection
+    with translated():
+        return {name.decode(): value.decode() for name, value in client.hgetall(keys.RUN).items()}
+
+
+def differences(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What differs between two fingerprints, as `name: old -> new`. A part that only one has is no difference."""
+    return [f"{part}: {known[part]} -> {now[part]}" for part in known if part in now and known[part] != now[part]]
+
+
+def publish(
+    connection: "redis.Redis",
+    *,
+    config: bytes,
+    name: str,
+    output_id: str,
+    protocol: int,
+    fingerprints: Mapping[str, Mapping[str, str]],
+    max_tokens_total: int | None,
+    max_samples: Mapping[str, int | None],
+) -> None:
+    """Write the run's entry, after checking that the database is this run's or nobody's.
+
+    Raises:
+        AnotherRun: it holds another run or another output folder.
+        Changed: a dataset's fingerprint differs from what its answers were collected under.
+    """
+    client: Any = connection
+    before = published(connection)
+    if before.get("output_id", output_id) != output_id:
+        raise AnotherRun(
+            f"this Redis database belongs to run {before.get('name')!r} with another output folder: use another "
+            f"database number in TOKENMILL_REDIS_URL, or free this one with `tokenmill reset`"
+        )
+    if int(before.get("protocol", protocol)) != protocol:
+        raise AnotherRun(
+            f"this Redis database was written by another version of Tokenmill (protocol {before['protocol']}, this "
+            f"is {protocol}): use that version, or `tokenmill reset` and run again; the files stay"
+        )
+    for dataset, fingerprint in fingerprints.items():
+        known: dict[str, str] = json.loads(before.get(f"fingerprint:{dataset}", "{}"))
+        if found := differences(known, fingerprint):
+            raise changed(dataset, found)
+    entry: dict[str, str | bytes] = {
+        "config": config,
+        "name": name,
+        "output_id": output_id,
+        "protocol": str(protocol),
+    }
+    for dataset, fingerprint in fingerprints.items():
+        entry[f"fingerprint:{dataset}"] = json.dumps(dict(fingerprint))
+    with translated(), client.pipeline() as pipe:
+        pipe.hset(keys.RUN, mapping=entry)
+        if max_tokens_total is None:
+            pipe.hdel(keys.RUN, "max_tokens_total")
+        else:
+            pipe.hset(keys.RUN, "max_tokens_total", max_tokens_total)
+        for dataset, samples in max_samples.items():
+            if samples is None:
+                pipe.hdel(keys.budget(dataset), "max_samples")
+            else:
+                pipe.hset(keys.budget(dataset), "max_samples", samples)
+        pipe.execute()
+
+
+def changed(dataset: str, found: list[str]) -> Changed:
+    """The refusal of a dataset whose fingerprint differs."""
+    return Changed(
+        f"dataset {dataset} was collected under something else ({'; '.join(found)}): put it back as it was, or give "
+        f"the dataset another name or the run another output folder"
+    )
+
+
+def note_facts(connection: "redis.Redis", facts: Mapping[str, str]) -> None:
+    """Add facts to the run's entry (the producer: what the tokenizer tells; the workers: the model)."""
+    client: Any = connection
+    with translated():
+        client.hset(keys.RUN, mapping=dict(facts))
+
+
+def set_cap(connection: "redis.Redis", dataset: str, cap: int | None, *, from_file: bool = False) -> int | None:
+    """Set a dataset's cap in tokens (None: no cap), at any time; returns the one before (None: none or unset).
+
+    A raised cap opens a dataset again that was full or had run out of prompts.
+    """
+    client: Any = connection
+    while True:
+        with translated(), client.pipeline() as pipe:
+            try:
+                pipe.watch(keys.budget(dataset))
+                before: bytes | None = pipe.hget(keys.budget(dataset), "cap")
+                pipe.multi()
+                pipe.hset(keys.budget(dataset), "cap", "none" if cap is None else cap)
+                if from_file:
+                    pipe.hset(keys.budget(dataset), "cap_file", "none" if cap is None else cap)
+                old = None if before in (None, b"none") else int(before)  # pyright: ignore[reportArgumentType]
+                if before is not None and old is not None and (cap is None or cap > old):
+                    pipe.hdel(keys.budget(dataset), "full", "exhausted")
+                pipe.execute()
+                return old
+            except WatchError:
+                continue
+
+
+def apply_file_caps(
+    connection: "redis.Redis", caps: Mapping[str, int | None], *, only_missing: bool = False
+) -> dict[str, int | None]:
+    """Write the run file's caps where the file's value changed since it was last written; returns those written.
+
+    So a cap that `budget set` changed in mid-run stays, until the file itself says something new.
+    """
+    client: Any = connection
+    written: dict[str, int | None] = {}
+    for dataset, cap in caps.items():
+        with translated():
+            known, from_file = client.hmget(keys.budget(dataset), "cap", "cap_file")
+        word = b"none" if cap is None else str(cap).encode()
+        if known is None or (from_file != word and not only_missing):
+            set_cap(connection, dataset, cap, from_file=True)
+            written[dataset] = cap
+    return written
