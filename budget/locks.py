@@ -7,6 +7,7 @@ and a dead owner on the caller's own host is taken over at once.
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -77,7 +78,7 @@ class Lock:
             except WatchError:
                 return
 
-    def _swap(self, takeable: Any) -> None:
+    def _swap(self, takeable: Callable[[_Owner | None], bool]) -> None:
         client: Any = self._connection
         while True:
             with client.pipeline() as pipe:

@@ -158,7 +158,7 @@ def claim(
         status, jobs, states = cast(tuple[bytes, list[Any], list[Any]], answer)
         leases = [
             Lease(
-                dataset=served[index],
+                dataset=served[int(cast(int, index))],
                 job=_text(job),
                 token=_text(token),
                 data=data,
