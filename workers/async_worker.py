@@ -261,6 +261,8 @@ class AsyncWorker(BaseWorker):
         period = min(config.timing.renew_ms / 1000, 2.0)
         since_sweep = math.inf
         while True:
+            for server in engine.servers.up:
+                await engine.servers.measure(server)
             await self._ignoring_redis(lambda: self._beat(engine))
             if since_sweep >= config.timing.sweep_ms / 1000:
                 since_sweep = 0.0
@@ -300,7 +302,9 @@ class AsyncWorker(BaseWorker):
                         "state": "up" if server.up else "down",
                         "reason": server.reason,
                         "seen": utcformat(now()),
-                        "speed": f"{server.speed:.1f}",
+                        "running": server.running,
+                        "waiting": server.waiting,
+                        "tokens_per_s": f"{server.throughput:.1f}",
                     },
                 )
             self._waste_to(pipe, engine)

@@ -36,6 +36,9 @@ class Server:
         self.tokens = 0
         self.timed = False
         self.model: Model | None = None
+        self.running = 0
+        self.waiting = 0
+        self.throughput = 0.0
 
     def finished(self, tokens: int, seconds: float) -> None:
         """Learn the speed from a completion; recent answers count most."""
@@ -115,6 +118,17 @@ class Servers:
                 raise RunFault(f"server {server.url} refuses the sampling parameters: {detail}; mend [sampling]")
             case outcomes.Retry(detail=detail) | outcomes.ServerFault(detail=detail):
                 return detail
+
+    async def measure(self, server: Server) -> None:
+        """Ask how many requests it runs and keeps waiting, and its tokens per second over all of them."""
+        try:
+            _, loads = await self.client.get(server.url, "/v1/loads?include=core")
+        except Broken:
+            return
+        ranks: list[dict[str, Any]] = loads.get("loads") or []
+        server.running = sum(int(rank.get("num_running_reqs") or 0) for rank in ranks)
+        server.waiting = sum(int(rank.get("num_waiting_reqs") or 0) for rank in ranks)
+        server.throughput = sum(float(rank.get("gen_throughput") or 0) for rank in ranks)
 
     async def check(self, server: Server, facts: TokenizerFacts, samplings: list[dict[str, Any]]) -> str | None:
         """Everything that must be right before a job is claimed. None if it is, else why to wait.
