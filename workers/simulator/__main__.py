@@ -40,6 +40,10 @@ def read_config(document: str | None, changes: dict[str, Any]) -> SimulatorConfi
     return msgspec.convert({**fields, **changes, "lengths": lengths}, SimulatorConfig)
 
 
+def _announce(url: str) -> None:
+    click.echo(f"listening on {url}")
+
+
 @click.command("sim")
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port; 0, the default, is any free one.")
@@ -57,8 +61,13 @@ def read_config(document: str | None, changes: dict[str, Any]) -> SimulatorConfi
 @click.option("--seed", type=int, help="Seed of lengths and answers.")
 @click.option("--log", "log_path", type=click.Path(dir_okay=False), help="JSON Lines file for a log of all requests.")
 @click.option("--config", "document", help="All settings as JSON, or the path of a JSON file; options go on top.")
+@click.option("--with-parent", is_flag=True, help="End when standard input is closed, as a parent's death closes it.")
 def command(
-    document: str | None, length: tuple[tuple[str, LengthSpec], ...], fault: tuple[str, ...], **options: Any
+    document: str | None,
+    with_parent: bool,
+    length: tuple[tuple[str, LengthSpec], ...],
+    fault: tuple[str, ...],
+    **options: Any,
 ) -> None:
     """Serve a simulated SGLang: its API, deterministic answers, a model of its speed, and its faults."""
     changes = {name: value for name, value in options.items() if value is not None}
@@ -71,7 +80,7 @@ def command(
     except (ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
     try:
-        code = asyncio.run(serve(config, ready=lambda url: click.echo(f"listening on {url}")))
+        code = asyncio.run(serve(config, ready=_announce, lifeline=0 if with_parent else None))
     except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     raise SystemExit(code)

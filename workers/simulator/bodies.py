@@ -149,7 +149,7 @@ def _read_params(value: Any, count: int, is_list: bool) -> list[dict[str, Any]]:
         {"type": f"{kind}_type", "loc": ("body", "sampling_params", name), "msg": f"Input should be a valid {word}"}
         for kind, name, word in (("list", "list[dict[str,any]]", "list"), ("dict", "dict[str,any]", "dictionary"))
     ]
-    shown: Any = value
+    shown = cast(Any, value)
     raise validation_error(*_GENERATE, *({**detail, "input": shown} for detail in details))
 
 

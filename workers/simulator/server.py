@@ -6,6 +6,7 @@ SGLang's: everything hangs for a few seconds, then every connection is closed an
 
 import asyncio
 import hmac
+import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -239,15 +240,29 @@ class Simulator:
             raise unauthorized()
 
 
-async def serve(config: SimulatorConfig, *, ready: Callable[[str], None] = lambda url: None) -> int:
+async def serve(
+    config: SimulatorConfig, *, ready: Callable[[str], None] = lambda url: None, lifeline: int | None = None
+) -> int:
     """Serves until SIGTERM (drains, exit code 0), SIGINT (takes nothing new, drains, 0) or a crash (1).
 
-    A second signal ends it at once. `ready` is called with the URL when requests can come.
+    A second signal ends it at once. `ready` is called with the URL when requests can come. `lifeline`
+    is the reading end of a pipe: when its other end closes, as the death of a parent closes it, the
+    server ends at once.
     """
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
+    if lifeline is not None:
+
+        def cut() -> None:
+            if not os.read(lifeline, 4096):
+                loop.remove_reader(lifeline)
+                # Once to stop, once more not to drain: whoever wanted the answers is gone.
+                signals.put_nowait(signal.SIGINT)
+                signals.put_nowait(signal.SIGINT)
+
+        loop.add_reader(lifeline, cut)
     simulator = Simulator(config)
     await simulator.start()
     tasks: list[asyncio.Task[Any]] = []
@@ -264,6 +279,8 @@ async def serve(config: SimulatorConfig, *, ready: Callable[[str], None] = lambd
             await asyncio.wait({drained, second, crashed}, return_when=asyncio.FIRST_COMPLETED)
         return CRASHED if simulator.crashed.is_set() else 0
     finally:
+        if lifeline is not None:
+            loop.remove_reader(lifeline)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
