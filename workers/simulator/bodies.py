@@ -96,7 +96,9 @@ def _check_ids(ids: list[Any], whole: Any) -> None:
     try:
         array("q", ids)
     except OverflowError as error:
-        raise _ids_error(whole, "elements must be int or list; got float") from error
+        # The real server's JSON parser makes a float of what does not fit 64 bits.
+        shown = [item if abs(item) < 2**63 else float(item) for item in whole] if whole is ids else whole
+        raise _ids_error(shown, "elements must be int or list; got float") from error
     except TypeError as error:
         raise _ids_error(whole, f"contains non-int64 element: {error}") from error
 

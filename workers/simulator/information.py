@@ -59,8 +59,8 @@ def server_info(config: SimulatorConfig, scheduler: Scheduler, port: int) -> dic
         "random_seed": config.seed,
         "host": config.host,
         "port": port,
-        # The real server shows its key here. This one does not teach anybody to rely on that.
-        "api_key": None,
+        # In clear, as in the real one: a client that logs this answer must be caught at it.
+        "api_key": config.api_key,
         "admin_api_key": None,
         "served_model_name": config.model,
         "weight_version": config.weight_version,

@@ -87,14 +87,14 @@ class Scheduler:
         """What /abort_request does: an unknown rid is ignored, a known one is matched as a prefix."""
         if rid not in self._rids:
             return 0
-        hit = [ticket for own, ticket in self._rids.items() if own.startswith(rid)]
-        for ticket in hit:
-            self.abort(ticket)
-        return len(hit)
+        return self._abort_each([ticket for own, ticket in self._rids.items() if own.startswith(rid)])
 
     def abort_all(self) -> int:
-        hit = list(self._tickets.values())
-        for ticket in hit:
+        return self._abort_each(list(self._tickets.values()))
+
+    def _abort_each(self, hit: list[Ticket]) -> int:
+        # Those that wait go first, or the slots of the others would be given to them.
+        for ticket in sorted(hit, key=lambda ticket: ticket.job.state == "running"):
             self.abort(ticket)
         return len(hit)
 

@@ -7,6 +7,7 @@ SGLang's: everything hangs for a few seconds, then every connection is closed an
 import asyncio
 import hmac
 import os
+import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -249,6 +250,9 @@ async def serve(
     is the reading end of a pipe: when its other end closes, as the death of a parent closes it, the
     server ends at once.
     """
+    # A connection is a file, and the usual limit of 1,024 is what one well-filled server has in flight.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
