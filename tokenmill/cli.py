@@ -46,13 +46,16 @@ def cli() -> None:
     """
 
 
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a value of the run file."
+)
+
+
 def run_file(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command on a run file: loads it with its overrides, sets up the log."""
 
     @click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml")
-    @click.option(
-        "--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a value of the run file."
-    )
+    @set_option
     @click.option(
         "--log-format", type=click.Choice(["text", "json"]), default="text", help="Log lines for people or machines."
     )
@@ -81,8 +84,8 @@ def _redis_url(file: "RunFile", *, needed_by: str) -> str:
     url = environment.redis_url() or embedded.live_url(file.output)
     if url is None:
         raise UserProblem(
-            f"`tokenmill {needed_by}` needs a Redis: set TOKENMILL_REDIS_URL=redis://HOST:PORT/0, or use `tokenmill run`, "
-            f"which starts one of its own"
+            f"`tokenmill {needed_by}` needs a Redis: set TOKENMILL_REDIS_URL=redis://HOST:PORT/0, or use "
+            f"`tokenmill run`, which starts one of its own"
         )
     return url
 
@@ -285,7 +288,7 @@ def status(file: "RunFile", *, overrides: tuple[str, ...], watch: bool, as_json:
 
 @cli.group(invoke_without_command=True)
 @click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml")
-@click.option("--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a value of the run file.")
+@set_option
 @click.pass_context
 def budget(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -> None:
     """Show the caps, or change one, also while the run goes on: budget RUN.toml set DATASET TOKENS|none."""
