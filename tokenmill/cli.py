@@ -54,12 +54,6 @@ set_option = click.option(
 def run_file(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command on a run file: loads it with its overrides, sets up the log."""
 
-    @click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml")
-    @set_option
-    @click.option(
-        "--log-format", type=click.Choice(["text", "json"]), default="text", help="Log lines for people or machines."
-    )
-    @click.option("--verbose", is_flag=True, help="Log more.")
     def command(
         run_toml: Path, overrides: tuple[str, ...], log_format: logs.Format, verbose: bool, **options: Any
     ) -> Any:
@@ -68,7 +62,17 @@ def run_file(function: Callable[..., Any]) -> Callable[..., Any]:
         logs.configure(log_format, verbose=verbose)
         return function(runfile.load(run_toml, overrides), overrides=overrides, **options)
 
-    return update_wrapper(command, function)
+    decorated: Callable[..., Any] = update_wrapper(command, function)
+    for add in (
+        click.option("--verbose", is_flag=True, help="Log more."),
+        click.option(
+            "--log-format", type=click.Choice(["text", "json"]), default="text", help="Logs for people or programs."
+        ),
+        set_option,
+        click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml"),
+    ):
+        decorated = add(decorated)
+    return decorated
 
 
 wait_option = click.option(

@@ -26,7 +26,7 @@ from budget.errors import Interrupted, Problem
 from budget.ledger import AsyncLedger, Ledger
 from workers.contracts import RunConfig
 from workers.engine import Engine
-from workers.errors import ServerAway
+from workers.errors import RunFault, ServerAway
 from workers.joining import Joined, agree_on_model, join
 from workers.servers import Server, Servers
 from workers.sglang import Client
@@ -211,7 +211,7 @@ class AsyncWorker(BaseWorker):
     def _servers(self, config: RunConfig) -> list[str]:
         urls = self._own_servers or config.servers
         if not urls:
-            raise ServerAway("the run names no SGLang server: start one (`tokenmill sim` simulates one) and name it "
+            raise RunFault("the run names no SGLang server: start one (`tokenmill sim` simulates one) and name it "
                              "in [sglang] servers or with --server")  # fmt: skip
         return [url.rstrip("/") for url in urls]
 
