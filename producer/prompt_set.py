@@ -1,0 +1,113 @@
+"""What the loop needs of a dataset's prompts, whatever holds them, and where the run's prompts come from."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from producer.defects import Defect
+from producer.files import PromptSource, Row, find
+from producer.prompts import to_payload
+from workers.chat import ChatTokenizer
+from workers.contracts import DatasetConfig, Payload, RunConfig
+
+log = logging.getLogger("tokenmill.producer")
+
+TOKENIZER_FACTS = ("vocab_size", "eos_ids", "tokenizer_hash", "template_hash", "generation_config")
+
+
+class PromptSet(Protocol):
+    """One dataset's prompts."""
+
+    @property
+    def count(self) -> int | None:
+        """How many there are; None while that is unknown."""
+        ...
+
+    def rows(self) -> Iterator[tuple[str, Any]]:
+        """One pass over them, in the order in which they are to be queued: each one's id and its row."""
+        ...
+
+    def build(self, prompt_id: str, row: Any) -> Payload | Defect:
+        """The job of a row, or why it can never work."""
+        ...
+
+    def shown(self, row: Any) -> Any:
+        """The row as rejected.jsonl keeps it."""
+        ...
+
+
+class Library(Protocol):
+    """Where a run's prompts come from."""
+
+    def check(self, datasets: list[DatasetConfig]) -> None:
+        """Raise at once what would be found late: opening a large dataset takes a while."""
+        ...
+
+    def tokenizer_facts(self) -> dict[str, Any]:
+        """What workers must know of the tokenizer: `TOKENIZER_FACTS`."""
+        ...
+
+    def open(self, dataset: DatasetConfig) -> PromptSet: ...
+
+
+class FilePrompts:
+    """The prompts of files."""
+
+    def __init__(self, dataset: DatasetConfig, source: PromptSource, tokenizer: ChatTokenizer) -> None:
+        self._dataset = dataset
+        self._source = source
+        self._tokenizer = tokenizer
+
+    @property
+    def count(self) -> int | None:
+        return len(self._source)
+
+    def rows(self) -> Iterator[tuple[str, Row]]:
+        # Not a generator: the source looks for changed files, and so counts anew, when the pass begins.
+        return map(_with_id, iter(self._source))
+
+    def build(self, prompt_id: str, row: Row) -> Payload | Defect:
+        if row.defect is not None:
+            return Defect(row.defect.reason, f"{row.where}: {row.defect.detail}")
+        return to_payload(self._dataset, prompt_id, row.value, self._tokenizer, self._tokenizer.context_length)
+
+    def shown(self, row: Row) -> Any:
+        return row.shown
+
+
+def _with_id(row: Row) -> tuple[str, Row]:
+    return row.id, row
+
+
+class Files:
+    """The prompt files that a run file names, rendered with its tokenizer.
+
+    The tokenizer is loaded for rows of ready ids too: its vocabulary bounds them, and an id beyond that
+    ends a real server's process.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._tokenizer: ChatTokenizer | None = None
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        if self._tokenizer is None:
+            self._tokenizer = ChatTokenizer.load(self._config.tokenizer, self._config.chat_template_kwargs)
+            if self._tokenizer.has_template:
+                self._tokenizer.check()
+        return self._tokenizer
+
+    def check(self, datasets: list[DatasetConfig]) -> None:
+        for dataset in datasets:
+            find(dataset.prompts)
+
+    def tokenizer_facts(self) -> dict[str, Any]:
+        return {name: getattr(self.tokenizer, name) for name in TOKENIZER_FACTS}
+
+    def open(self, dataset: DatasetConfig) -> FilePrompts:
+        source = PromptSource.open(dataset.prompts, self._config.seed)
+        log.info("%s: %s prompts in %s files", dataset.name, f"{len(source):,}", f"{len(source.paths):,}")
+        if source.note:
+            log.warning("%s", source.note)
+        return FilePrompts(dataset, source, self.tokenizer)

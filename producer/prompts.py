@@ -1,0 +1,72 @@
+"""A row's value into a job's payload: rendered, every id checked, and cut to what the server can take.
+
+All that a server would answer with an error, or die of, is found here: an id outside the vocabulary ends
+a real server's process, and with it every answer in flight.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from producer.defects import Defect
+from producer.rows import to_prompt
+from workers.chat import Unrenderable
+from workers.contracts import DatasetConfig, Message, Payload
+
+# SGLang keeps these for itself: the longest prompt it takes is that much shorter than its context.
+SERVER_RESERVE = 7
+
+
+class Renderer(Protocol):
+    """What is needed of a tokenizer; `workers.chat.ChatTokenizer` is one."""
+
+    @property
+    def vocab_size(self) -> int | None: ...
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]: ...
+
+
+def to_payload(
+    dataset: DatasetConfig, prompt_id: str, value: Any, tokenizer: Renderer, context_length: int | None
+) -> Payload | Defect:
+    """The payload of one row, or why it can never be a job.
+
+    Later turns are rendered when their answers are there; here only the first one is. `max_new_tokens`
+    is set where prompt and answer together would not fit the context, None where it is unknown.
+
+    Raises:
+        ChatProblem: the tokenizer has no chat template, or a broken one, and the row needs it.
+    """
+    prompt = to_prompt(value)
+    if isinstance(prompt, Defect):
+        return prompt
+    ids = prompt.input_ids
+    if not ids:
+        try:
+            ids = tokenizer.render(prompt.messages, prompt.tools)
+        except Unrenderable as error:
+            return Defect(error.reason, error.detail)
+    bound = tokenizer.vocab_size
+    if bound is not None and not (min(ids) >= 0 and max(ids) < bound):
+        at, token = next((at, token) for at, token in enumerate(ids) if not 0 <= token < bound)
+        return Defect("bad_ids", f"token {at + 1} of the prompt is {token}; the model knows the ids 0 to {bound - 1}")
+    cut: int | None = None
+    if context_length is not None:
+        wanted: Any = dataset.sampling.get("max_new_tokens")
+        room = context_length - len(ids)
+        if len(ids) > context_length - SERVER_RESERVE:
+            return Defect(
+                "too_long",
+                f"the prompt has {len(ids):,} tokens; the longest that a context of {context_length:,} takes "
+                f"has {max(0, context_length - SERVER_RESERVE):,}",
+            )
+        if isinstance(wanted, int) and wanted > room:
+            cut = room
+    return Payload(
+        dataset=dataset.name,
+        id=prompt_id,
+        input_ids=ids,
+        messages=prompt.messages,
+        followups=prompt.followups,
+        tools=prompt.tools,
+        max_new_tokens=cut,
+    )
