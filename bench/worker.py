@@ -25,7 +25,7 @@ import httpx_aiohttp
 import redis
 from rq import Queue
 
-from budget import connections, keys
+from budget import keys
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.lengths import LengthSpec
 from workers.simulator.process import SimulatorProcess
@@ -71,7 +71,7 @@ def ours(connection: "redis.Redis", url: str, server: str, in_flight: int, secon
         return used * 1000 / done
 
 
-async def _bare(server: str, in_flight: int, seconds: float) -> float:
+async def bare_client(server: str, in_flight: int, seconds: float) -> float:
     transport = httpx_aiohttp.AiohttpTransport(
         client=lambda: aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0))
     )
@@ -86,13 +86,15 @@ async def _bare(server: str, in_flight: int, seconds: float) -> float:
                 turn += 1
                 ids = [(number * 7919 + turn) % 30_000, *range(100, 400)]
                 body = json.dumps({"input_ids": ids, "sampling_params": {"max_new_tokens": 4096}}).encode()
-                answer = await client.post(f"{server}/generate", content=body, headers={"content-type": "application/json"})
+                answer = await client.post(
+                    f"{server}/generate", content=body, headers={"content-type": "application/json"}
+                )
                 assert answer.status_code == 200 and len(answer.content) > 10_000
                 done += 1
 
         slots = [asyncio.create_task(slot(number)) for number in range(in_flight)]
         while done < in_flight and not any(slot.done() for slot in slots):
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # noqa: ASYNC110 - a bench may poll
         before, cpu = done, time.process_time()
         await asyncio.sleep(seconds)
         figure = (time.process_time() - cpu) * 1000 / (done - before)
@@ -102,15 +104,17 @@ async def _bare(server: str, in_flight: int, seconds: float) -> float:
 
 def bare(server: str, in_flight: int, seconds: float) -> float:
     """CPU milliseconds per request of an httpx client on aiohttp's transport that does nothing else."""
-    code = f"import worker; print(worker.asyncio.run(worker._bare({server!r}, {in_flight}, {seconds})))"
-    printed = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True)  # fmt: skip
+    code = f"import worker; print(worker.asyncio.run(worker.bare_client({server!r}, {in_flight}, {seconds})))"
+    here = Path(__file__).parent
+    printed = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True, check=True)
     return float(printed.stdout)
 
 
 def stock(connection: "redis.Redis", url: str) -> float:
     """CPU milliseconds per no-op job of RQ's SimpleWorker: bookkeeping alone, no request at all."""
     client: Any = connection
-    command = [sys.executable, "-m", "rq.cli", "worker", "-w", "rq.worker.SimpleWorker", "--burst", "-q", "--url", url, "noop"]  # fmt: skip
+    command = [sys.executable, "-m", "rq.cli", "worker", "-w", "rq.worker.SimpleWorker"]
+    command += ["--burst", "-q", "--url", url, "noop"]
 
     def burst(jobs: int) -> float:
         client.flushall()

@@ -4,8 +4,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+from results import jsonl
+from results.disk import translated
 from results.folder import OutputFolder
-from results.index import Index
+from results.index import Index, digest_of_job
+from workers.contracts import job_id
 
 
 class FileTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,3 +47,28 @@ def _totals(index: Index) -> FileTotals:
         rejected=len(index.rejected),
         foreign=index.foreign,
     )
+
+
+def rejected_now(output: str, name: str, reason: str | None = None) -> list[tuple[str, str]]:
+    """The prompts of a dataset that are rejected now, for one reason or for any: (job, id) each, in the file's order.
+
+    Raises:
+        DiskFault, NotWritable: a file cannot be read.
+    """
+    folder = OutputFolder(output)
+    rejected = read_index(folder, name).rejected
+    path = folder.rejected(name)
+    found: dict[str, str] = {}
+    if not rejected:
+        return []
+    with translated(path), path.open("rb") as file:
+        for _, raw in jsonl.lines(file):
+            line = jsonl.loads(raw)
+            if isinstance(line, str) or not isinstance(line.get("id"), str):
+                continue
+            job = str(line.get("job") or job_id(name, line["id"]))
+            if reason is None or line.get("reason") == reason:
+                found[job] = line["id"]
+            else:
+                found.pop(job, None)  # rejected again for another reason, or taken back
+    return [(job, own) for job, own in found.items() if digest_of_job(name, job) in rejected]

@@ -105,8 +105,12 @@ def _connection(file: "RunFile") -> "tuple[redis.Redis, str] | None":
 
 def _stop_on_signals() -> threading.Event:
     stop = threading.Event()
+
+    def on_signal(number: int, frame: object) -> None:
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, on_signal)
     return stop
 
 
@@ -340,9 +344,11 @@ def verify(file: "RunFile", *, overrides: tuple[str, ...], as_json: bool) -> Non
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(report)))
     else:
-        for line in checker.sentences(report):
+        from tokenmill import view
+
+        for line in view.verification(report):
             click.echo(line)
-    sys.exit(Exit.DIFFERENCE if report.findings else Exit.DONE)
+    sys.exit(Exit.DONE if report.is_good else Exit.DIFFERENCE)
 
 
 @cli.command()

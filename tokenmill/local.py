@@ -225,7 +225,7 @@ class LocalRun:
             return None
 
     def _say(self, sentence: str) -> None:
-        self._console.print(sentence, highlight=False, soft_wrap=True)
+        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
     def _progress(self) -> "_Progress":
         return _Progress(self._console, self._status, quiet=self._as_json)
@@ -293,7 +293,7 @@ class _Progress:
         elif self._live is not None:
             self._live.update(view.live(now), refresh=True)
         elif not self._quiet:
-            self._console.print(view.one_line(now), highlight=False, soft_wrap=True)
+            self._console.print(view.log_lines(now), highlight=False, markup=False, soft_wrap=True)
 
 
 def simulator_config(file: RunFile) -> SimulatorConfig:

@@ -6,6 +6,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from results.report import Report
 from tokenmill.status import DatasetStatus, Status
 
 BAR = 14
@@ -103,25 +104,32 @@ def _below(status: Status) -> list[Text]:
     return lines
 
 
-def one_line(status: Status) -> str:
-    """Progress for a log: tokens of all datasets, how many are complete."""
+def log_lines(status: Status) -> str:
+    """Progress for a log: tokens of all datasets, how many are complete, and each one's share of its cap."""
     spent = sum(dataset.spent for dataset in status.datasets)
     caps = [dataset.cap for dataset in status.datasets]
     goal = "" if None in caps else f" of {tokens(sum(cap or 0 for cap in caps))}"
     complete = sum(dataset.complete for dataset in status.datasets)
     rate = sum(dataset.tokens_per_s for dataset in status.datasets)
     flying = sum(dataset.leased for dataset in status.datasets)
+    shares = ", ".join(f"{dataset.name} {_share(dataset)}" for dataset in status.datasets)
     return (
         f"{tokens(spent)}{goal} tokens, {tokens(round(rate))} tok/s, {flying} in flight, "
-        f"{complete} of {len(status.datasets)} datasets complete"
+        f"{complete} of {len(status.datasets)} datasets complete\n    {shares}"
     )
+
+
+def _share(dataset: DatasetStatus) -> str:
+    if dataset.reason == "prompts":
+        return "no prompts left"
+    return f"{dataset.spent / dataset.cap:.0%}" if dataset.cap else tokens(dataset.spent)
 
 
 def summary(status: Status, seconds: float | None) -> Table:
     """The table at the end of a run."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1), title=None)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("dataset", no_wrap=True)
-    for name in ("cap", "spent", "over", "answers", "cut", "dropped", "rejected", "tok/s"):
+    for name in ("cap", "spent", "over", "answers", "dropped", "rejected", "tok/s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("ended by", no_wrap=True)
     for dataset in status.datasets:
@@ -132,13 +140,25 @@ def summary(status: Status, seconds: float | None) -> Table:
             tokens(dataset.spent),
             "-" if dataset.overshoot is None else f"{dataset.overshoot:.1%}",
             str(dataset.committed),
-            str(dataset.truncated),
             str(dataset.dropped),
             str(dataset.rejected),
-            tokens(round(rate)),
+            tokens(round(rate)) if rate else "-",
             dataset.reason or "not ended",
         )
     return table
+
+
+def verification(report: Report) -> list[str]:
+    """What `verify` found, a sentence a line."""
+    lines = [
+        f"{dataset.name}: {dataset.answers:,} answers of {dataset.tokens:,} tokens in {dataset.lines:,} lines, "
+        f"{dataset.rejected:,} rejected, {dataset.dropped:,} dropped"
+        for dataset in report.datasets
+    ]
+    lines += [f"note: {note}" for note in report.notes]
+    lines += [f"DIFFERENCE: {finding}" for finding in report.findings]
+    lines.append("everything agrees" if report.is_good else f"{len(report.findings)} differences")
+    return lines
 
 
 def show(console: Console, status: Status) -> None:

@@ -23,9 +23,10 @@ from budget.ledger import AsyncLedger
 from budget.verbs import Claimed, Lease
 from workers import outcomes
 from workers.attempt import Attempt, Completion
-from workers.contracts import HostileJob, Message, Payload, decode_job_data, worst_case
+from workers.contracts import HostileJob, Payload, decode_job_data, worst_case
 from workers.errors import RunFault
 from workers.joining import Joined
+from workers.rendering import Turns
 from workers.servers import Server, Servers
 from workers.settlement import Settlement, hostile, settle
 
@@ -96,7 +97,7 @@ class Engine:
         self._abandoned = False
         self._rotation = 0
         self._said = 0.0
-        self._tokenizer: Any = None
+        self._turns = Turns(self.config)
 
     # -- stopping
 
@@ -242,9 +243,11 @@ class Engine:
         self.flights.pop(task.get_name(), None)
         self.changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A fault of ours: the lease runs out and the job comes back; the worker says so and stops.
-            log.error("job %s failed in the worker itself: %r", task.get_name(), error, exc_info=error)
-            self.fatal = self.fatal or Problem(f"the worker failed at job {task.get_name()}: {error!r}")
+            # The run's fault, or ours: the lease runs out and the job comes back; the worker says so and stops.
+            if not isinstance(error, Problem):
+                log.error("job %s failed in the worker itself", task.get_name(), exc_info=error)
+                error = Problem(f"the worker failed at job {task.get_name()}: {error!r}")
+            self.fatal = self.fatal or error
             self.stop()
 
     async def _fly(self, lease: Lease, server: Server | None) -> None:
@@ -267,7 +270,7 @@ class Engine:
             sampling=sampling,
             vocab_size=self.joined.facts.vocab_size,
             worker=self.worker,
-            render_next=self._render_next,
+            turns=self._turns,
         )
         reserved = worst_case(payload, sampling) if self.config.admission == "strict" else 0
         flight = self.flights[lease.job] = Flight(lease, payload, attempt, reserved)
@@ -327,18 +330,6 @@ class Engine:
             except (RedisAway, RedisRefuses) as problem:
                 self._complain(f"{problem}; keeping what is generated until it answers", False)
                 await asyncio.sleep(self.config.timing.retry_ms / 1000 * random.uniform(0.5, 1.0))
-
-    async def _render_next(self, payload: Payload, answers: list[str]) -> tuple[list[int], list[Message]]:
-        """The next turn of a conversation, on the model's own answers; the tokenizer is loaded when first needed."""
-        from workers import chat
-
-        def render() -> tuple[list[int], list[Message]]:
-            if self._tokenizer is None:
-                self._tokenizer = chat.ChatTokenizer.load(self.config.tokenizer, self.config.chat_template_kwargs)
-            messages = chat.history(payload.messages, answers, payload.followups)
-            return self._tokenizer.render(messages, payload.tools), messages
-
-        return await asyncio.to_thread(render)
 
     # -- leases
 

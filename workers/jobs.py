@@ -22,9 +22,10 @@ from budget.ledger import AsyncLedger
 from budget.verbs import Lease
 from workers import outcomes
 from workers.attempt import Attempt, Completion
-from workers.contracts import Message, Payload, worst_case
+from workers.contracts import Payload, worst_case
 from workers.errors import ServerAway
 from workers.joining import Joined, join
+from workers.rendering import Turns
 from workers.servers import Servers
 from workers.settlement import MAX_FAILURES, settle
 from workers.sglang import Client
@@ -133,14 +134,7 @@ async def _attempt(lease: Lease, prompt: Payload, joined: Joined, worker: str) -
     sampling = joined.sampling(prompt.dataset)
     client = Client(environment.sglang_api_key(), max(600.0, float(sampling["max_new_tokens"])))
     servers = Servers(client, [random.choice(urls).rstrip("/")], joined.config.timing.retry_ms / 1000, lambda: None)
-    server = servers.all[0]
-
-    async def render_next(payload: Payload, answers: list[str]) -> tuple[list[int], list[Message]]:
-        from workers import chat
-
-        messages = chat.history(payload.messages, answers, payload.followups)
-        tokenizer = chat.ChatTokenizer.load(joined.config.tokenizer, joined.config.chat_template_kwargs)
-        return tokenizer.render(messages, payload.tools), messages
+    server, turns = servers.all[0], Turns(joined.config)
 
     try:
         failures = lease.failures
@@ -158,7 +152,7 @@ async def _attempt(lease: Lease, prompt: Payload, joined: Joined, worker: str) -
                 sampling=sampling,
                 vocab_size=joined.facts.vocab_size,
                 worker=worker,
-                render_next=render_next,
+                turns=turns,
             )
             outcome = await attempt.run()
             if isinstance(outcome, outcomes.RunFault):

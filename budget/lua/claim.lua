@@ -38,7 +38,7 @@ for i = 1, served do
   waiting = waiting + redis.call('XLEN', d.results)
   f.reservation = int(ARGV[10 + i])
   f.state = 'open'
-  if not f.open then f.state = 'closed' elseif complete(f, total) then f.state = 'complete' end
+  if not f.open then f.state = 'closed' elseif complete(f, total) == 'budget' or (f.exhausted and f.queued == 0) then f.state = 'complete' end
   sets[i] = f
 end
 

@@ -17,7 +17,8 @@ local function job_key(job) return 'rq:job:' .. job end
 
 local function int(value) return tonumber(value or 0) or 0 end
 
-local function text(number) return string.format('%.0f', number) end
+-- An integer as Redis reads it; + 0 because Lua knows a -0, which Redis does not.
+local function text(number) return string.format('%.0f', number + 0) end
 
 local function now_ms()
   local time = redis.call('TIME')
