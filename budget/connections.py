@@ -4,6 +4,7 @@ redis-py re-sends any command after its socket timeout; every verb of the ledger
 that is welcome: a Redis that was frozen for a while costs nobody anything.
 """
 
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -167,3 +168,27 @@ def _snapshots(client: Any) -> bool:
         return bool(client.config_get("save").get("save"))
     except RedisError:
         return True
+
+
+@contextmanager
+def translated_at_start(url: str, wait_s: float) -> Generator[None]:
+    """For the start of a process: wait until Redis answers, then translate errors as `translated` does.
+
+    Raises:
+        RedisAway: it did not answer within `wait_s` seconds.
+    """
+    deadline = time.monotonic() + wait_s
+    client: Any = connect(url)
+    while True:
+        try:
+            with translated():
+                client.ping()
+            break
+        except RedisAway as away:
+            if time.monotonic() > deadline:
+                raise RedisAway(
+                    f"{away}; waited {wait_s:.0f} s: start Redis at {without_secret(url)}, or mend TOKENMILL_REDIS_URL"
+                ) from away
+            time.sleep(0.2)
+    with translated():
+        yield

@@ -26,3 +26,8 @@ def worker_concurrency() -> int | None:
 def worker_servers() -> list[str]:
     """`TOKENMILL_SERVERS`: the servers, separated by commas, that such a worker uses instead of all of the run's."""
     return [url.strip() for url in os.environ.get("TOKENMILL_SERVERS", "").split(",") if url.strip()]
+
+
+def for_child(*, redis_url: str) -> dict[str, str]:
+    """The environment of a part that this process starts: its own, and where Redis is (which may hold a secret)."""
+    return {**os.environ, "TOKENMILL_REDIS_URL": redis_url}

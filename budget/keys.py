@@ -6,6 +6,7 @@ RQ's own keys are RQ's; they are named here only because our scripts must be han
 |---|---|---|---|
 | `run` | hash | collector, producer (tokenizer), `budget set` | the run's; `reset` ends it |
 | `run:ready` | string | collector, after it has seeded | until Redis restarts under another run_id |
+| `run:rates` | hash | collector: dataset -> tokens per second over the last minute | the run's |
 | `run:seen` | string | renew, reclaim, collector, producer | half a lease |
 | `claim:<worker>` | string | claim | a lease |
 | `lock:producer:<dataset>`, `lock:collector` | string | their owners | a lease |
@@ -24,6 +25,7 @@ RQ's own keys are RQ's; they are named here only because our scripts must be han
 RUN = "run"
 READY = "run:ready"
 SEEN = "run:seen"
+RATES = "run:rates"
 COLLECTOR_LOCK = "lock:collector"
 RQ_QUEUES = "rq:queues"
 RQ_SUSPENDED = "rq:suspended"

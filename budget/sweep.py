@@ -55,3 +55,10 @@ def sweep(ledger: Ledger, datasets: Sequence[str], lease_ms: int) -> list[verbs.
     for worker in dead:
         unlist(ledger.connection, worker, datasets)
     return deaths
+
+
+def sentence(death: verbs.Death) -> str:
+    """A dead worker, in words."""
+    return (
+        f"worker {death.worker} is gone: {death.requeued} of its jobs are back in the queue, {death.rejected} rejected"
+    )

@@ -228,13 +228,16 @@ def reject(
     )
 
 
-def release(*, lease: Lease, charge: bool) -> Call[tuple[bool, int]]:
-    """Give a job back. Answers (the lease was ours, the job's failures)."""
+Charge = Literal["", "failures", "deaths"]
+
+
+def release(*, lease: Lease, charge: Charge) -> Call[bool]:
+    """Give a job back, charged with nothing, a failed try or a server's death. Answers whether the lease was ours."""
     return Call(
         "release",
         [*keys.block(lease.dataset), keys.rq_job(lease.job)],
-        [lease.job, lease.token, int(charge), int(lease.adopted)],
-        lambda answer: (answer[0] == 1, int(answer[1])),
+        [lease.job, lease.token, charge, int(lease.adopted)],
+        lambda answer: answer == 1,
     )
 
 

@@ -7,7 +7,7 @@ nor, where that can be helped, put into the context.
 import json
 from typing import Any
 
-from producer.defects import Unusable, is_list, is_object
+from producer.defects import Unusable, is_list, is_object, kind
 from workers.contracts import Message
 
 CALL = "call"
@@ -94,7 +94,7 @@ def text_of(content: Any, what: str) -> str:
     if content is None:
         raise Unusable("content_null", f"{what} has no content")
     if not is_list(content):
-        raise Unusable("wrong_type", f"{what} has a {type(content).__name__} as content; it must be text")
+        raise Unusable("wrong_type", f"{what} has {kind(content)} as content; it must be text")
     parts: list[str] = []
     for part in content:
         if isinstance(part, str):
@@ -102,8 +102,8 @@ def text_of(content: Any, what: str) -> str:
         elif is_object(part) and part.get("type", "text") == "text" and isinstance(part.get("text"), str):
             parts.append(part["text"])
         else:
-            kind = part.get("type") if is_object(part) else type(part).__name__
-            raise Unusable("not_text", f"{what} has a part of type {kind!s:.40}; only text can be sent")
+            met = f"of type {part.get('type')!s:.40}" if is_object(part) else f"that is {kind(part)}"
+            raise Unusable("not_text", f"{what} has a part {met}; only text can be sent")
     return "".join(parts)
 
 
@@ -124,14 +124,14 @@ def tools_of(value: Any) -> list[Any]:
     for held in parsed:
         tool = _json(held)
         if not is_object(tool):
-            raise Unusable("bad_tools", f"the row has a tool that is a {type(tool).__name__}, not an object")
+            raise Unusable("bad_tools", f"the row has a tool that is {kind(tool)}, not an object")
         tools.append(tool if "function" in tool else {"type": "function", "function": tool})
     return tools
 
 
 def _role(item: Any, at: int) -> str:
     if not is_object(item):
-        raise Unusable("wrong_type", f"message {at + 1} is a {type(item).__name__}, not an object")
+        raise Unusable("wrong_type", f"message {at + 1} is {kind(item)}, not an object")
     named: Any = item.get("role")
     if named is None:
         named = item.get("from")

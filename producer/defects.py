@@ -35,6 +35,12 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
+def kind(value: object) -> str:
+    """What a value is, in the words of a sentence about JSON."""
+    kinds = ((bool, "a boolean"), (str, "a text"), ((int, float), "a number"), (list, "a list"), (dict, "an object"))
+    return next((name for held, name in kinds if isinstance(value, held)), "null")
+
+
 def decode(raw: bytes) -> Any:
     """The value of one row's bytes, or the `Defect` that they are not JSON.
 

@@ -53,7 +53,7 @@ def to_payload(
     if context_length is not None:
         wanted: Any = dataset.sampling.get("max_new_tokens")
         room = context_length - len(ids)
-        if len(ids) > context_length - SERVER_RESERVE or room < 1:
+        if len(ids) > context_length - SERVER_RESERVE:
             return Defect(
                 "too_long",
                 f"the prompt has {len(ids):,} tokens; the longest that a context of {context_length:,} takes "

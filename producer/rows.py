@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from producer.conversation import split, text_of, tools_of
-from producer.defects import Defect, Unusable, is_list, is_object
+from producer.defects import Defect, Unusable, is_list, is_object, kind
 from workers.contracts import Message
 
 __all__ = ["SHAPES", "Defect", "Prompt", "to_prompt"]
@@ -39,7 +39,7 @@ def to_prompt(value: Any) -> Prompt | Defect:
     """The prompt of a row, or why it has none."""
     try:
         if not is_object(value):
-            raise Unusable("not_an_object", f"the row is a {_kind(value)}; a row is a JSON object")
+            raise Unusable("not_an_object", f"the row is {kind(value)}; a row is a JSON object")
         held = [name for name in SHAPES if value.get(name) is not None]
         # Column formats fill what a row lacks with empty lists; they count only where there is nothing else.
         for name in [name for name in held if value[name] != []] or held:
@@ -55,12 +55,12 @@ def from_input_ids(row: dict[str, Any]) -> Prompt:
     if is_list(ids) and len(ids) == 1 and is_list(ids[0]):
         ids = ids[0]
     if not is_list(ids):
-        raise Unusable("bad_ids", f"input_ids is a {_kind(ids)}, not a list of integers")
+        raise Unusable("bad_ids", f"input_ids is {kind(ids)}, not a list of integers")
     if not ids:
         raise Unusable("empty_prompt", "input_ids is empty")
     for at, held in enumerate(ids):
         if type(held) is not int:
-            raise Unusable("bad_ids", f"input_ids[{at}] is a {_kind(held)}, not an integer")
+            raise Unusable("bad_ids", f"input_ids[{at}] is {kind(held)}, not an integer")
         if held < 0:
             raise Unusable("bad_ids", f"input_ids[{at}] is {held}; no token id is negative")
     return Prompt(input_ids=ids)
@@ -100,7 +100,7 @@ def from_question(row: dict[str, Any]) -> Prompt:
     turns: list[list[Message]] = []
     for at, items in enumerate(question):
         if not is_list(items):
-            raise Unusable("wrong_type", f"turn {at + 1} of question is a {_kind(items)}, not a list of messages")
+            raise Unusable("wrong_type", f"turn {at + 1} of question is {kind(items)}, not a list of messages")
         inner = split(items)
         if len(inner) > 1 or any(message["role"] in ("tool", "assistant") for message in inner[0]):
             # Answers or results stand in it: then it is one conversation, cut by its own rules.
@@ -139,7 +139,7 @@ def from_instruction(row: dict[str, Any]) -> Prompt:
     if is_list(history := row.get("history")):
         for at, pair in enumerate(history):
             if not (is_list(pair) and pair):
-                raise Unusable("wrong_type", f"history {at + 1} is a {_kind(pair)}, not a question and its answer")
+                raise Unusable("wrong_type", f"history {at + 1} is {kind(pair)}, not a question and its answer")
             earlier.append([_user(text_of(pair[0], f"history {at + 1}"))])
     return _prompt(row, [*earlier, [_user(asked)]])
 
@@ -181,7 +181,7 @@ def _loose(row: dict[str, Any], name: str) -> Prompt:
     if is_list(value):
         return _conversation(row, name)
     if not isinstance(value, str):
-        raise Unusable("wrong_type", f"{name} is a {_kind(value)}; it must be text or a list of messages")
+        raise Unusable("wrong_type", f"{name} is {kind(value)}; it must be text or a list of messages")
     return _prompt(row, [[_user(value)]])
 
 
@@ -203,7 +203,7 @@ def _prompt(row: dict[str, Any], turns: list[list[Message]]) -> Prompt:
     if system is None:
         system = row.get("system_prompt")
     if system is not None and not isinstance(system, str):
-        raise Unusable("wrong_type", f"system is a {_kind(system)}; it must be text")
+        raise Unusable("wrong_type", f"system is {kind(system)}; it must be text")
     if system and first[0]["role"] != "system":
         first = [{"role": "system", "content": system}, *first]
     tools: Any = row.get("tools")
@@ -221,13 +221,8 @@ def _user(content: str) -> Message:
 def _list(row: dict[str, Any], name: str) -> list[Any]:
     value: Any = row[name]
     if not is_list(value):
-        raise Unusable("wrong_type", f"{name} is a {_kind(value)}, not a list of messages")
+        raise Unusable("wrong_type", f"{name} is {kind(value)}, not a list of messages")
     return value
-
-
-def _kind(value: Any) -> str:
-    kinds = ((bool, "boolean"), (str, "text"), ((int, float), "number"), (list, "list"), (dict, "object"))
-    return next((name for kind, name in kinds if isinstance(value, kind)), "null")
 
 
 def _has(value: dict[str, Any]) -> str:

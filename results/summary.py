@@ -1,0 +1,46 @@
+"""What the files alone say of a run's datasets: for status and budget where there is no Redis to ask."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from results.folder import OutputFolder
+from results.index import Index
+
+
+class FileTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """One dataset's files: tokens and answers (foreign lines too), truncated answers, rejected prompts."""
+
+    tokens: int
+    answers: int
+    truncated: int
+    rejected: int
+    foreign: int
+
+
+def file_totals(output: str, names: Iterable[str]) -> dict[str, FileTotals]:
+    """The totals of each dataset; zeros where nothing was collected yet.
+
+    Raises:
+        DiskFault, NotWritable: a file cannot be read.
+    """
+    folder = OutputFolder(output)
+    return {name: _totals(read_index(folder, name)) for name in names}
+
+
+def read_index(folder: OutputFolder, name: str) -> Index:
+    """What a dataset's files hold, without changing them: a torn end is left out, not cut."""
+    index = Index(name)
+    index.read_answers(folder.answers(name))
+    index.read_rejected(folder.rejected(name))
+    return index
+
+
+def _totals(index: Index) -> FileTotals:
+    return FileTotals(
+        tokens=index.tokens,
+        answers=len(index.answers),
+        truncated=index.truncated,
+        rejected=len(index.rejected),
+        foreign=index.foreign,
+    )

@@ -1,0 +1,5 @@
+"""`python -m tokenmill`."""
+
+from tokenmill.cli import main
+
+main()

@@ -1,0 +1,60 @@
+"""`tokenmill budget`: the caps as they are now, and how to change one."""
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+
+import click
+import redis
+
+from budget import connections, runbook
+from budget.errors import UserProblem
+from tokenmill import view, watching
+from tokenmill.embedded import EmbeddedRedis
+from tokenmill.runfile import RunFile
+
+Connection = tuple["redis.Redis", str]
+
+
+@contextmanager
+def _own_server(file: RunFile) -> Generator[Connection]:
+    with EmbeddedRedis(file.output) as server:
+        yield connections.connect(server.url), server.url
+
+
+@contextmanager
+def _given(connection: Connection) -> Generator[Connection]:
+    yield connection
+
+
+def some_redis(file: RunFile, connection: "Connection | None") -> AbstractContextManager[Connection]:
+    """The run's Redis for a change: the one that runs, else its own, started for the moment."""
+    return _own_server(file) if connection is None else _given(connection)
+
+
+def show(file: RunFile, connection: "Connection | None") -> None:
+    """Print every dataset's cap and what is spent of it."""
+    for dataset in watching.read(file, connection).datasets:
+        left = "no cap" if dataset.cap is None else f"{view.tokens(max(0, dataset.cap - dataset.spent))} left"
+        click.echo(
+            f"{dataset.name}: {dataset.spent} of {'none' if dataset.cap is None else dataset.cap} tokens, {left}"
+        )
+
+
+def change(file: RunFile, connection: "Connection | None", dataset: str, tokens: str) -> None:
+    """Set a dataset's cap.
+
+    Raises:
+        UserProblem: it is neither a number of tokens nor the word none, or below one worst case under strict.
+    """
+    word = tokens.replace("_", "").replace(",", "")
+    if word != "none" and not word.isdigit():
+        raise UserProblem(f"{tokens!r} is no cap: give a number of tokens (0 or more) or the word none")
+    cap = None if word == "none" else int(word)
+    worst = int(file.config.dataset(dataset).sampling["max_new_tokens"])
+    if file.config.admission == "strict" and cap is not None and 0 < cap < worst:
+        raise UserProblem(
+            f'under admission "strict" a cap must be 0, none, or at least one worst case ({worst} tokens)'
+        )
+    with some_redis(file, connection) as (client, _):
+        before = runbook.set_cap(client, dataset, cap)
+    click.echo(f"{dataset}: cap {'none' if before is None else before} -> {'none' if cap is None else cap} tokens")

@@ -1,0 +1,393 @@
+"""The command line: one command for each part of the job, the same exit codes everywhere.
+
+A problem is one sentence on standard error. Heavy imports are made inside commands, so that
+`tokenmill --help` and `tokenmill status` answer at once.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import update_wrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from budget import environment
+from budget.errors import Exit, Interrupted, Problem, UserProblem
+from tokenmill import __version__, logs
+
+if TYPE_CHECKING:
+    import redis
+
+    from tokenmill.runfile import RunFile
+
+log = logging.getLogger("tokenmill.run")
+
+EPILOG = """Exit codes: 0 done, 1 a check found a difference, 2 something you must change, 3 interrupted or out of
+time (run again to continue), 4 refused (another run owns it, or Redis is unsafe), 5 a fault outside."""
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="tokenmill")
+def cli() -> None:
+    """Make draft-model training data from the target model's own answers, to a budget of tokens per dataset.
+
+    \b
+    Everything on this machine:   tokenmill run RUN.toml
+    Or in several terminals:      tokenmill collect RUN.toml
+                                  tokenmill push RUN.toml
+                                  tokenmill work RUN.toml -n 2
+    """
+
+
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a value of the run file."
+)
+
+
+def run_file(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command on a run file: loads it with its overrides, sets up the log."""
+
+    def command(
+        run_toml: Path, overrides: tuple[str, ...], log_format: logs.Format, verbose: bool, **options: Any
+    ) -> Any:
+        from tokenmill import runfile
+
+        logs.configure(log_format, verbose=verbose)
+        return function(runfile.load(run_toml, overrides), overrides=overrides, **options)
+
+    decorated: Callable[..., Any] = update_wrapper(command, function)
+    for add in (
+        click.option("--verbose", is_flag=True, help="Log more."),
+        click.option(
+            "--log-format", type=click.Choice(["text", "json"]), default="text", help="Logs for people or programs."
+        ),
+        set_option,
+        click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml"),
+    ):
+        decorated = add(decorated)
+    return decorated
+
+
+wait_option = click.option(
+    "--wait", "wait_s", type=click.FloatRange(min=0), default=60.0, show_default=True,
+    help="Seconds to wait at the start for Redis and servers that cannot be reached.",
+)  # fmt: skip
+stay_option = click.option("--stay", is_flag=True, help="Do not leave when all datasets are finished.")
+
+
+def _redis_url(file: "RunFile", *, needed_by: str) -> str:
+    from tokenmill import embedded
+
+    url = environment.redis_url() or embedded.live_url(file.output)
+    if url is None:
+        raise UserProblem(
+            f"`tokenmill {needed_by}` needs a Redis: set TOKENMILL_REDIS_URL=redis://HOST:PORT/0, or use "
+            f"`tokenmill run`, which starts one of its own"
+        )
+    return url
+
+
+def _connection(file: "RunFile") -> "tuple[redis.Redis, str] | None":
+    """A connection for commands that also answer from the files: None where no Redis is named or running."""
+    from budget import connections
+    from tokenmill import embedded
+
+    url = environment.redis_url() or embedded.live_url(file.output)
+    return None if url is None else (connections.connect(url), url)
+
+
+def _stop_on_signals() -> threading.Event:
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+@cli.command()
+@run_file
+@click.option(
+    "-n", "workers", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes per server."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the final status as JSON, on the last line.")
+@wait_option
+def run(file: "RunFile", *, overrides: tuple[str, ...], workers: int, as_json: bool, wait_s: float) -> None:
+    """Run the whole job on this machine; again to continue.
+
+    Starts a Redis of its own if TOKENMILL_REDIS_URL names none, and the simulated SGLang if the run file
+    names no server.
+    """
+    from rich.console import Console
+
+    from tokenmill.local import LocalRun, simulator_config
+
+    simulator_config(file)
+    _check_prompts(file)
+    console = Console(stderr=as_json)
+    sys.exit(
+        LocalRun(file, overrides=overrides, workers=workers, wait_s=wait_s, as_json=as_json, console=console).run()
+    )
+
+
+def _check_prompts(file: "RunFile") -> None:
+    """Missing prompt files are said before anything is started."""
+    from producer.prompt_set import Files
+
+    Files(file.config).check(file.config.datasets)
+
+
+@cli.command()
+@run_file
+@stay_option
+@wait_option
+def collect(file: "RunFile", *, overrides: tuple[str, ...], stay: bool, wait_s: float) -> None:
+    """Write the results: run it on the machine that has the output folder, before the others."""
+    from results.collector import Collector
+
+    url = _redis_url(file, needed_by="collect")
+    Collector(file.config, url, stop=_stop_on_signals(), stay=stay, wait_s=wait_s).run()
+
+
+@cli.command()
+@run_file
+@click.argument("datasets", nargs=-1)
+@stay_option
+@wait_option
+def push(file: "RunFile", datasets: tuple[str, ...], *, overrides: tuple[str, ...], stay: bool, wait_s: float) -> None:
+    """Queue the prompts of all datasets (or of those named), and keep the queues topped up."""
+    from producer.loop import produce
+
+    url = _redis_url(file, needed_by="push")
+    names = _known(file, datasets)
+    produce(file.config, url, names, stay=stay, stop=_stop_on_signals(), wait_s=wait_s)
+
+
+def _known(file: "RunFile", datasets: tuple[str, ...]) -> list[str]:
+    names = [dataset.name for dataset in file.config.datasets]
+    for name in datasets:
+        if name not in names:
+            raise UserProblem(f"the run has no dataset {name}: it has {', '.join(names)}")
+    return list(datasets) or names
+
+
+@cli.command()
+@run_file
+@click.option(
+    "-n", "number", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes per server."
+)
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    metavar="URL",
+    help="Use this server (repeat for more) instead of the run file's.",
+)
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), help="Requests in flight per process, instead of the run file's."
+)
+@click.option("--name", help="The worker's name, if it is one process.")
+@stay_option
+@wait_option
+def work(
+    file: "RunFile",
+    *,
+    overrides: tuple[str, ...],
+    number: int,
+    servers: tuple[str, ...],
+    concurrency: int | None,
+    name: str | None,
+    stay: bool,
+    wait_s: float,
+) -> None:
+    """Start workers, at any time, on any machine; they leave when all datasets are finished."""
+    url = _redis_url(file, needed_by="work")
+    urls = [server.rstrip("/") for server in servers] or file.config.servers
+    if not urls:
+        raise UserProblem(
+            "the run file names no SGLang server: name one in [sglang] servers or with --server; `tokenmill sim` "
+            "starts a simulated one"
+        )
+    if number * len(urls) == 1:
+        _work_here(file, url, urls[0], concurrency, name, stay, wait_s)
+    else:
+        _work_in_children(file, url, urls, number, overrides, concurrency, stay, wait_s)
+
+
+def _work_here(
+    file: "RunFile", url: str, server: str, concurrency: int | None, name: str | None, stay: bool, wait_s: float
+) -> None:
+    from budget import connections
+    from workers.async_worker import AsyncWorker, new_name
+
+    connection = connections.connect(url)
+    queues = [dataset.name for dataset in file.config.datasets]
+    with connections.translated_at_start(url, wait_s):
+        worker = AsyncWorker(
+            queues,
+            name=name or new_name(),
+            connection=connection,
+            servers=[server],
+            concurrency=concurrency or file.config.concurrency,
+            stay=stay,
+            wait_s=wait_s,
+        )
+    worker.work()
+    if worker.problem is not None:
+        raise worker.problem
+
+
+def _work_in_children(
+    file: "RunFile",
+    url: str,
+    urls: list[str],
+    number: int,
+    overrides: tuple[str, ...],
+    concurrency: int | None,
+    stay: bool,
+    wait_s: float,
+) -> None:
+    from tokenmill.children import Child, wait_all, worst_exit
+
+    sets = [part for override in overrides for part in ("--set", override)]
+    options = [*sets, "--wait", str(wait_s), *(["--stay"] if stay else [])]
+    if concurrency:
+        options += ["--concurrency", str(concurrency)]
+    children = [
+        Child(f"worker-{server}-{index}", ["work", str(file.path), "--server", server, *options], None,
+              environment.for_child(redis_url=url))
+        for server in urls for index in range(number)
+    ]  # fmt: skip
+
+    def forward(*_: Any) -> None:
+        for child in children:
+            child.interrupt()
+
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, forward)
+    wait_all(children)
+    sys.exit(worst_exit(children))
+
+
+@cli.command()
+@run_file
+@click.option("--watch", is_flag=True, help="Keep showing it until all datasets are finished.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def status(file: "RunFile", *, overrides: tuple[str, ...], watch: bool, as_json: bool) -> None:
+    """Show tokens, progress, workers and servers of a run."""
+    from tokenmill.watching import once
+    from tokenmill.watching import watch as keep_watching
+
+    connection = _connection(file)
+    if watch and connection is not None:
+        keep_watching(file, *connection)
+    else:
+        once(file, connection, as_json=as_json)
+
+
+@cli.group(invoke_without_command=True)
+@click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml")
+@set_option
+@click.pass_context
+def budget(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -> None:
+    """Show the caps, or change one, also while the run goes on: budget RUN.toml set DATASET TOKENS|none."""
+    from tokenmill import caps, runfile
+
+    logs.configure()
+    file = runfile.load(run_toml, overrides)
+    context.obj = file
+    if context.invoked_subcommand is None:
+        caps.show(file, _connection(file))
+
+
+@budget.command("set")
+@click.argument("dataset")
+@click.argument("tokens")
+@click.pass_obj
+def budget_set(file: "RunFile", dataset: str, tokens: str) -> None:
+    """Set the cap of DATASET to TOKENS (or to none: no cap)."""
+    from tokenmill import caps
+
+    _known(file, (dataset,))
+    caps.change(file, _connection(file), dataset, tokens)
+
+
+@cli.command()
+@run_file
+@click.argument("datasets", nargs=-1)
+@click.option("--reason", help="Only those rejected for this reason, such as too_long.")
+def retry(file: "RunFile", datasets: tuple[str, ...], *, overrides: tuple[str, ...], reason: str | None) -> None:
+    """Bring rejected prompts back."""
+    from tokenmill import retrying
+
+    retrying.retry(file, _connection(file), _known(file, datasets), reason)
+
+
+@cli.command()
+@run_file
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def verify(file: "RunFile", *, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Derive every count from the files again and compare; exit 1 where something differs."""
+    from results import verify as checker
+
+    connection = _connection(file)
+    report = checker.verify(file.config, connection[0] if connection else None)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(report)))
+    else:
+        for line in checker.sentences(report):
+            click.echo(line)
+    sys.exit(Exit.DIFFERENCE if report.findings else Exit.DONE)
+
+
+@cli.command()
+@run_file
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def reset(file: "RunFile", *, overrides: tuple[str, ...], yes: bool) -> None:
+    """Free the Redis database of this run; the files stay, and the next run is seeded from them."""
+    from tokenmill import resetting
+
+    resetting.reset(file, _connection(file), sure=yes)
+
+
+def _add_simulator() -> None:
+    from workers.simulator.__main__ import command
+
+    cli.add_command(command, "sim")
+
+
+_add_simulator()
+
+
+def main() -> None:
+    """The entry point: problems become one sentence and their exit code; never a traceback."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(Exit.USER)
+    except Interrupted as problem:
+        click.echo(f"tokenmill: {problem}", err=True)
+        sys.exit(Exit.INTERRUPTED)
+    except Problem as problem:
+        click.echo(f"tokenmill: {problem}", err=True)
+        sys.exit(problem.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("tokenmill: interrupted; run the same command again to continue", err=True)
+        sys.exit(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(Exit.DONE)
+    except Exception as error:  # the outermost boundary: a fault of ours still ends in a sentence
+        log.debug("the fault in full", exc_info=True)
+        click.echo(
+            f"tokenmill: a fault in Tokenmill itself ({type(error).__name__}: {error}); nothing is lost, run the same "
+            f"command again (with --verbose for the whole fault)",
+            err=True,
+        )
+        sys.exit(Exit.OUTSIDE)

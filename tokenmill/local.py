@@ -1,0 +1,317 @@
+"""`tokenmill run`: the whole job on this machine, in one command.
+
+It starts what is missing (a Redis or Valkey, the simulated SGLang), then a collector, a producer and
+workers, each the same process that one would start by hand; shows progress; ends when all datasets are
+finished. Killed anywhere, the same command continues.
+"""
+
+import json
+import logging
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import redis
+from rich.console import Console
+from rich.live import Live
+
+from budget import connections, environment, runbook, snapshot
+from budget.connections import RedisAway, RedisRefuses
+from budget.errors import Exit, OutsideFault, Problem
+from tokenmill import status, view
+from tokenmill.children import Child
+from tokenmill.embedded import EmbeddedRedis
+from tokenmill.runfile import RunFile
+from workers.simulator.config import SimulatorConfig
+from workers.simulator.process import SimulatorProcess
+
+log = logging.getLogger("tokenmill.run")
+
+POLL_S = 0.1
+LINE_EVERY_S = 5.0
+MAX_RESTARTS = 20
+
+
+class ChildFailed(Problem):
+    """A part of the run ended with a problem; the run ends with its sentence and its exit code."""
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child.last_words())
+        self.exit_code = child.exit  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class LocalRun:
+    """One run on this machine.
+
+    Args:
+        overrides: the `--set` options, handed on to every part.
+        workers: worker processes per server.
+        as_json: the last line of standard output is the final status as JSON; nothing else is printed there.
+    """
+
+    def __init__(
+        self,
+        file: RunFile,
+        *,
+        overrides: tuple[str, ...],
+        workers: int,
+        wait_s: float,
+        as_json: bool,
+        console: Console,
+    ) -> None:
+        self.file = file
+        self.config = file.config
+        self._overrides = overrides
+        self._workers = workers
+        self._wait_s = wait_s
+        self._as_json = as_json
+        self._console = console
+        self._children: list[Child] = []
+        self._crew: list[Child] = []
+        self._collector: Child | None = None
+        self._producer: Child | None = None
+        self._simulator: SimulatorProcess | None = None
+        self._signals = 0
+        self._url = ""
+        self._connection: redis.Redis | None = None
+        self._started = time.monotonic()
+        self._spent_before = 0
+        self._out_of_time = False
+        self.simulated = not self.config.servers
+
+    def run(self) -> Exit:
+        """Run to the end. Returns the exit code; raises `Problem` where a part fails."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+        url = environment.redis_url()
+        if url:
+            return self._with_redis(url)
+        with EmbeddedRedis(self.file.output) as server:
+            self._say(f"no Redis is named: started one of its own ({Path(server.binary).name})")
+            return self._with_redis(server.url)
+
+    def _with_redis(self, url: str) -> Exit:
+        self._url = url
+        self._connection = connections.connect(url)
+        try:
+            self._collector = self._child("collector", ["collect"])
+            self._producer = self._child("producer", ["push"])
+            with self._progress() as show:
+                self._supervise(show)
+            return self._finish()
+        finally:
+            for child in reversed(self._children):
+                child.end(10)
+            if self._simulator is not None:
+                self._simulator.stop()
+
+    # -- parts
+
+    def _child(self, name: str, command: list[str], options: tuple[str, ...] = ()) -> Child:
+        logs = self.file.output / ".tokenmill" / "logs"
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutsideFault(f"the output folder {self.file.output} is not writable: {error.strerror}") from error
+        sets = [part for override in self._overrides for part in ("--set", override)]
+        arguments = [*command, str(self.file.path), *sets, "--wait", str(self._wait_s), *options]
+        child = Child(name, arguments, logs / f"{name}.log", environment.for_child(redis_url=self._url))
+        self._children.append(child)
+        return child
+
+    def _start_workers(self) -> None:
+        servers = self.config.servers
+        if not servers:
+            self._simulator = SimulatorProcess.start(simulator_config(self.file))
+            servers = [self._simulator.url]
+            self._say("no SGLang server is named: started the simulated one, whose answers have no meaning")
+        for server in servers:
+            for _ in range(self._workers):
+                name = f"worker-{len(self._crew) + 1}"
+                self._crew.append(self._child(name, ["work"], ("--server", server)))
+        if not self._as_json:
+            self._say(
+                f"queue depths and workers, in another terminal: rq info --url {connections.without_secret(self._url)}"
+            )
+
+    # -- going on
+
+    def _supervise(self, show: Callable[[], None]) -> None:
+        """Until the collector has left: it is the last to know that everything is in the files."""
+        assert self._collector is not None and self._producer is not None
+        while True:
+            show()
+            for child in list(self._children):
+                self._look_after(child)
+            if not self._collector.running and self._collector.exit is Exit.DONE:
+                return
+            if self._signals or self._is_out_of_time():
+                self._wind_down(show)
+                return
+            if not self._crew and self._has_work():
+                self._start_workers()
+            time.sleep(POLL_S)
+
+    def _look_after(self, child: Child) -> None:
+        """A killed part is started again: nothing is lost by it. One that fails ends the run."""
+        if child.running:
+            return
+        if child.killed and child.restarts < MAX_RESTARTS:
+            self._say(f"{child.name} was killed (signal {-child.process.returncode}): started again")
+            child.restart()
+        elif child.killed or child.exit is not Exit.DONE:
+            raise ChildFailed(child)
+
+    def _has_work(self) -> bool:
+        state = self._state()
+        return state is not None and any(dataset.queued for dataset in state.datasets)
+
+    def _is_out_of_time(self) -> bool:
+        hours = self.config.max_hours
+        if hours is None or time.monotonic() - self._started < hours * 3600:
+            return False
+        self._out_of_time = True
+        self._say(f"{hours:g} hours are over: finishing what is in flight")
+        return True
+
+    def _wind_down(self, show: Callable[[], None]) -> None:
+        """Workers drain first, then the results are written, then the others leave."""
+        if self._signals:
+            self._say("stopping: finishing what is in flight; Ctrl-C again to stop at once")
+        asked, running = 0, True
+        while running:
+            wanted = 2 if self._signals > 1 else 1
+            if asked < wanted:
+                asked = wanted
+                for child in self._crew:
+                    child.interrupt()
+            show()
+            running = any(child.running for child in self._crew)
+            time.sleep(POLL_S)
+        assert self._collector is not None and self._producer is not None
+        self._producer.end(10)
+        deadline = time.monotonic() + 10
+        while self._collector.running and time.monotonic() < deadline:
+            state = self._state()
+            if state is None or not any(dataset.waiting for dataset in state.datasets):
+                break
+            time.sleep(POLL_S)
+        self._collector.end(10)
+
+    def _on_signal(self, *_: Any) -> None:
+        self._signals += 1
+
+    # -- being seen
+
+    def _state(self) -> snapshot.RunState | None:
+        assert self._connection is not None
+        try:
+            if not runbook.is_ready(self._connection):
+                return None
+            return snapshot.read(self._connection, [dataset.name for dataset in self.config.datasets])
+        except (RedisAway, RedisRefuses):
+            return None
+
+    def _status(self) -> status.Status | None:
+        assert self._connection is not None
+        if self._state() is None:
+            return None
+        try:
+            return status.online(self.config, self._connection, self._url, simulated=self.simulated)
+        except (RedisAway, RedisRefuses):
+            return None
+
+    def _say(self, sentence: str) -> None:
+        self._console.print(sentence, highlight=False, soft_wrap=True)
+
+    def _progress(self) -> "_Progress":
+        return _Progress(self._console, self._status, quiet=self._as_json)
+
+    # -- the end
+
+    def _finish(self) -> Exit:
+        for child in [*self._crew, *([self._producer] if self._producer else [])]:
+            try:
+                child.process.wait(15)
+            except Exception:
+                child.end(5)
+        final = self._status()
+        interrupted = self._signals > 0 or self._out_of_time
+        if final is None:
+            raise OutsideFault("Redis went away at the end: run the same command again, the files have everything")
+        if not self._crew and not interrupted:
+            self._say("already complete: every dataset has its tokens or no prompts left; no request was sent")
+        seconds = time.monotonic() - self._started
+        self._console.print(view.summary(final, seconds if self._crew else None))
+        self._tell_next(final, interrupted)
+        if self._as_json:
+            print(json.dumps(msgspec.to_builtins(final)))
+        return Exit.INTERRUPTED if interrupted else Exit.DONE
+
+    def _tell_next(self, final: status.Status, interrupted: bool) -> None:
+        path = self.file.path
+        self._say(f"{view.tokens(final.wasted_tokens)} tokens were generated and not kept; answers are in:")
+        for dataset in final.datasets[:1]:
+            self._say(f"  {self.file.output / dataset.name / 'raw_responses.jsonl'} (one folder per dataset)")
+        if self.simulated:
+            self._say("these answers came from the simulated SGLang: name real ones in [sglang] servers")
+        if interrupted:
+            self._say(f"stopped; to continue: tokenmill run {path}")
+        else:
+            self._say(f"check every count against the files: tokenmill verify {path}")
+
+
+class _Progress:
+    """A live table in a terminal; in a log, a line every few seconds. A context manager giving `show()`."""
+
+    def __init__(self, console: Console, read: Callable[[], "status.Status | None"], *, quiet: bool) -> None:
+        self._console = console
+        self._read = read
+        self._quiet = quiet
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._next = 0.0
+
+    def __enter__(self) -> Callable[[], None]:
+        if self._live is not None:
+            self._live.start()
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _show(self) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + (0.5 if self._live is not None else LINE_EVERY_S)
+        now = self._read()
+        if now is None:
+            self._next = time.monotonic() + 0.5
+        elif self._live is not None:
+            self._live.update(view.live(now), refresh=True)
+        elif not self._quiet:
+            self._console.print(view.one_line(now), highlight=False, soft_wrap=True)
+
+
+def simulator_config(file: RunFile) -> SimulatorConfig:
+    """The simulated server of a run: its `[simulator]` table, on the run's own tokenizer.
+
+    Raises:
+        RunFileProblem: the table is not as it must be.
+    """
+    from tokenmill.runfile import RunFileProblem
+
+    table = dict(file.simulator)
+    if "slots" in table:
+        table["max_running_requests"] = table.pop("slots")
+    folder = Path(file.config.tokenizer)
+    if (folder / "tokenizer.json").exists():
+        table.setdefault("tokenizer", str(folder))
+    table.setdefault("model", folder.name)
+    try:
+        return msgspec.convert(table, SimulatorConfig)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise RunFileProblem(f"{file.path}: [simulator]: {error}") from error

@@ -1,0 +1,49 @@
+"""`tokenmill reset`: free the Redis database; the files stay the truth."""
+
+import shutil
+from typing import Any
+
+import click
+
+from budget import connections, keys, runbook
+from budget.errors import Refused
+from tokenmill.caps import Connection
+from tokenmill.runfile import RunFile
+
+PATTERNS = ("budget:*", "results:*", "claim:*", "lock:*", "server:*", "rq:*", "run", "run:*")
+
+
+def reset(file: RunFile, connection: "Connection | None", *, sure: bool) -> None:
+    """Delete this run's keys and RQ's, in steps that block nobody; nothing else in the database.
+
+    Raises:
+        Refused: workers are at it, or the database is another run's.
+    """
+    if connection is None:
+        folder = file.output / ".tokenmill" / "redis"
+        shutil.rmtree(folder, ignore_errors=True)
+        click.echo("freed the run's own Redis data; the result files stay")
+        return
+    client: Any = connection[0]
+    entry = runbook.published(client)
+    with connections.translated():
+        if client.exists(keys.COLLECTOR_LOCK):
+            raise Refused("a collector is at work on this database: stop the run first")
+    if entry and entry.get("name") != file.config.name:
+        raise Refused(
+            f"this database belongs to run {entry.get('name')!r}, not to {file.config.name!r}: use its run file"
+        )
+    if not sure:
+        click.confirm(f"free the Redis database of run {file.config.name} (the files stay)?", abort=True)
+    freed = 0
+    with connections.translated():
+        for pattern in PATTERNS:
+            batch: list[bytes] = []
+            for key in client.scan_iter(match=pattern, count=1000):
+                batch.append(key)
+                if len(batch) == 500:
+                    freed += client.unlink(*batch)
+                    batch = []
+            if batch:
+                freed += client.unlink(*batch)
+    click.echo(f"freed {freed} keys; the result files stay")

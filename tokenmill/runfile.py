@@ -1,0 +1,287 @@
+"""The run file: TOML that a person writes, checked key by key, resolved into a `RunConfig`.
+
+Every mistake is one sentence that names the key and the mend. Unknown keys are errors: a mistyped
+`max_token` that is silently ignored costs a day of GPU time.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+
+from budget.errors import UserProblem
+from workers.contracts import Admission, DatasetConfig, RunConfig, Timing
+
+DEFAULT_MAX_NEW_TOKENS = 16_384
+# SGLang's own sampling parameters (0.5.23); any other name is answered with HTTP 400.
+SAMPLING_KEYS = frozenset(
+    {"max_new_tokens", "min_new_tokens", "temperature", "top_p", "top_k", "min_p", "frequency_penalty"}
+    | {"presence_penalty", "repetition_penalty", "stop", "stop_token_ids", "stop_regex", "ignore_eos"}
+    | {"skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim", "json_schema", "regex", "ebnf"}
+    | {"structural_tag", "logit_bias", "sampling_seed", "custom_params", "stream_interval"}
+)
+_OTHER_NAMES = {"max_tokens": "max_new_tokens", "seed": "sampling_seed", "n": "nothing: one answer per prompt"}
+NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+Cap = int | Literal["none"]
+
+
+class RunFileProblem(UserProblem):
+    """The run file is not as it must be."""
+
+
+class _Run(msgspec.Struct, kw_only=True):
+    name: str = "run"
+    output: str = "out"
+    max_tokens_per_dataset: Cap | None = None
+    max_tokens_total: int | None = None
+    max_hours: float | None = None
+    max_waiting_results: int = 20_000
+    admission: Admission = "forecast"
+    seed: int | bool = 0
+    truncated: Literal["keep", "reject"] = "keep"
+
+
+class _Model(msgspec.Struct, kw_only=True):
+    tokenizer: str
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class _Sglang(msgspec.Struct, kw_only=True):
+    servers: list[str] = []
+    concurrency: int = 64
+
+
+class _Dataset(msgspec.Struct, kw_only=True):
+    name: str
+    prompts: str
+    max_tokens: Cap | None = None
+    max_samples: int | None = None
+    sampling: dict[str, Any] = {}
+
+
+class RunFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked run file. `simulator` holds the simulated server's own settings, as they stand there."""
+
+    path: Path
+    config: RunConfig
+    simulator: dict[str, Any] = {}
+
+    @property
+    def output(self) -> Path:
+        return Path(self.config.output)
+
+    def caps(self) -> dict[str, int | None]:
+        return {dataset.name: dataset.max_tokens for dataset in self.config.datasets}
+
+
+_TABLES: dict[str, type[msgspec.Struct]] = {"run": _Run, "model": _Model, "sglang": _Sglang, "timing": Timing}
+_KNOWN = [*_TABLES, "sampling", "dataset", "simulator"]
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
+    """Read and check a run file.
+
+    Args:
+        path: the TOML file; paths in it count from its folder.
+        overrides: `table.key=value` each (a dataset's: `dataset.NAME.key=value`), the value as TOML or plain text.
+
+    Raises:
+        RunFileProblem: anything in it is wrong, in one sentence.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RunFileProblem(
+            f"there is no run file {file}: give the path of one, such as examples/quickstart.toml"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFileProblem(f"the run file {file} cannot be read: {error}") from error
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RunFileProblem(f"{file} is not TOML: {error}") from error
+    for override in overrides:
+        _override(tables, override)
+    return RunFile(path=file, config=_resolve(tables, file), simulator=tables.get("simulator", {}))
+
+
+def _override(tables: dict[str, Any], override: str) -> None:
+    name, separator, text = override.partition("=")
+    parts = name.strip().split(".")
+    if not separator or len(parts) < 2 or not all(parts):
+        raise RunFileProblem(f"--set {override!r} is not TABLE.KEY=VALUE, such as run.max_hours=2")
+    try:
+        value: Any = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    if parts[0] == "dataset":
+        entries = cast(list[dict[str, Any]], tables.get("dataset") or [])
+        found = [entry for entry in entries if entry.get("name") == parts[1]]
+        if not found or len(parts) < 3:
+            raise RunFileProblem(f"--set {override!r} names no dataset of the run file: write dataset.NAME.KEY=VALUE")
+        target, keys = found[0], parts[2:]
+    else:
+        target, keys = cast(dict[str, Any], tables.setdefault(parts[0], {})), parts[1:]
+    for key in keys[:-1]:
+        target = cast(dict[str, Any], target.setdefault(key, {}))
+    target[keys[-1]] = value
+
+
+def _resolve(tables: dict[str, Any], file: Path) -> RunConfig:
+    _refuse_unknown(tables, _KNOWN, "", file)
+    run = cast(_Run, _table(tables, "run", file))
+    model = cast(_Model, _table(tables, "model", file))
+    sglang = cast(_Sglang, _table(tables, "sglang", file))
+    timing = cast(Timing, _table(tables, "timing", file))
+    base = file.resolve().parent
+    sampling = _sampling(tables.get("sampling", {}), "[sampling]", file)
+    datasets = [
+        _dataset(entry, number, run, sampling, base, file) for number, entry in enumerate(_entries(tables, file), 1)
+    ]
+    names = [dataset.name for dataset in datasets]
+    for name in names:
+        if names.count(name) > 1:
+            raise RunFileProblem(f"{file} has two datasets named {name}: give each a name of its own")
+    config = RunConfig(
+        name=run.name,
+        base=str(base),
+        output=str(_under(base, run.output)),
+        tokenizer=_tokenizer(base, model.tokenizer),
+        datasets=datasets,
+        admission=run.admission,
+        max_tokens_total=run.max_tokens_total,
+        max_hours=run.max_hours,
+        max_waiting_results=run.max_waiting_results,
+        seed=None if run.seed is False else int(run.seed),
+        truncated=run.truncated,
+        chat_template_kwargs=model.chat_template_kwargs,
+        servers=[_server(url, file) for url in sglang.servers],
+        concurrency=sglang.concurrency,
+        timing=timing,
+    )
+    _check_numbers(config, file)
+    return config
+
+
+def _entries(tables: dict[str, Any], file: Path) -> list[dict[str, Any]]:
+    entries = tables.get("dataset")
+    if not entries:
+        raise RunFileProblem(f"{file} has no [[dataset]]: add one with its name and its prompts")
+    if not isinstance(entries, list):
+        raise RunFileProblem(f"{file}: write [[dataset]] with two brackets, one such table for each dataset")
+    return cast(list[dict[str, Any]], entries)
+
+
+def _table(tables: dict[str, Any], name: str, file: Path) -> msgspec.Struct:
+    return _struct(tables.get(name, {}), _TABLES[name], f"[{name}]", file)
+
+
+def _struct(value: Any, kind: type[msgspec.Struct], where: str, file: Path) -> msgspec.Struct:
+    if not isinstance(value, dict):
+        raise RunFileProblem(f"{file}: {where} must be a table")
+    _refuse_unknown(cast(dict[str, Any], value), kind.__struct_fields__, where, file)
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at `$.")
+        key = place.rstrip("`")
+        raise RunFileProblem(f"{file}: {key + ' in ' if key else ''}{where}: {_plain(reason)}") from error
+
+
+def _plain(reason: str) -> str:
+    missing = re.fullmatch(r"Object missing required field `(\w+)`", reason)
+    return f"{missing[1]} is missing" if missing else reason[0].lower() + reason[1:]
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str, file: Path) -> None:
+    for key in table:
+        if key not in set(known):
+            near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+            raise RunFileProblem(f"{file}: unknown key {key} in {where or 'the file'}: {hint}")
+
+
+def _sampling(value: Any, where: str, file: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise RunFileProblem(f"{file}: {where} must be a table of SGLang's sampling parameters")
+    table = cast(dict[str, Any], value)
+    for key in table:
+        if key in _OTHER_NAMES:
+            raise RunFileProblem(f"{file}: unknown key {key} in {where}: SGLang's name for it is {_OTHER_NAMES[key]}")
+    _refuse_unknown(table, SAMPLING_KEYS, where, file)
+    for key in ("max_new_tokens", "min_new_tokens"):
+        number = table.get(key, 1)
+        if not isinstance(number, int) or isinstance(number, bool) or number < (key == "max_new_tokens"):
+            raise RunFileProblem(f"{file}: {key} in {where} must be a whole number above 0, not {number!r}")
+    return table
+
+
+def _dataset(
+    entry: dict[str, Any], number: int, run: _Run, sampling: dict[str, Any], base: Path, file: Path
+) -> DatasetConfig:
+    where = f"[[dataset]] {entry.get('name') or number}"
+    table = cast(_Dataset, _struct(entry, _Dataset, where, file))
+    if not NAME.fullmatch(table.name):
+        raise RunFileProblem(f"{file}: {table.name!r} cannot name a dataset: use letters, digits, _ and - only")
+    cap = table.max_tokens if table.max_tokens is not None else run.max_tokens_per_dataset
+    if cap is None:
+        raise RunFileProblem(
+            f'{file}: {where} has no budget: set its max_tokens, or max_tokens_per_dataset in [run] ("none": no cap)'
+        )
+    if cap != "none" and cap < 0:
+        raise RunFileProblem(f'{file}: the cap of {where} is {cap}: it must be 0 or more tokens, or "none"')
+    own = {**sampling, **_sampling(table.sampling, f"sampling of {where}", file)}
+    own.setdefault("max_new_tokens", DEFAULT_MAX_NEW_TOKENS)
+    if run.admission == "strict" and cap != "none" and 0 < cap < own["max_new_tokens"]:
+        raise RunFileProblem(
+            f'{file}: under admission "strict" the cap of {where} ({cap}) must be at least one worst case '
+            f'(max_new_tokens, {own["max_new_tokens"]}): raise the cap, lower max_new_tokens, or use "forecast"'
+        )
+    if table.max_samples is not None and table.max_samples < 0:
+        raise RunFileProblem(f"{file}: max_samples of {where} is {table.max_samples}: it must be 0 or more")
+    prompts = table.prompts if "://" in table.prompts else str(_under(base, table.prompts))
+    return DatasetConfig(
+        name=table.name,
+        prompts=prompts,
+        max_tokens=None if cap == "none" else cap,
+        max_samples=table.max_samples,
+        sampling=own,
+    )
+
+
+def _check_numbers(config: RunConfig, file: Path) -> None:
+    positive: dict[str, float | None] = {
+        "concurrency in [sglang]": config.concurrency,
+        "max_hours in [run]": config.max_hours,
+        "max_waiting_results in [run]": config.max_waiting_results,
+        **{f"{name} in [timing]": getattr(config.timing, name) for name in config.timing.__struct_fields__},
+    }
+    for name, value in positive.items():
+        if value is not None and value <= 0:
+            raise RunFileProblem(f"{file}: {name} is {value}: it must be above 0")
+    if config.max_tokens_total is not None and config.max_tokens_total < 0:
+        raise RunFileProblem(f"{file}: max_tokens_total in [run] is {config.max_tokens_total}: it must be 0 or more")
+    if config.timing.renew_ms * 2 > config.timing.lease_ms:
+        raise RunFileProblem(f"{file}: renew_ms in [timing] must be at most half of lease_ms, or leases run out")
+
+
+def _server(url: str, file: Path) -> str:
+    if not re.match(r"https?://[^/\s]+", url):
+        raise RunFileProblem(f"{file}: {url!r} in [sglang] servers is not a URL such as http://gpu0:30000")
+    return url.rstrip("/")
+
+
+def _under(base: Path, path: str) -> Path:
+    return base / Path(path).expanduser()
+
+
+def _tokenizer(base: Path, name: str) -> str:
+    """A folder beside the run file if there is one, else a name on the hub."""
+    local = _under(base, name)
+    return str(local) if local.exists() or name.startswith((".", "/", "~")) else name

@@ -1,0 +1,235 @@
+"""The state of a run as people and programs see it: one structure, built here, shown by all.
+
+With Redis it is the ledger's; without it, what the files hold.
+"""
+
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import redis
+from rq.utils import utcparse
+
+from budget import connections, keys, snapshot
+from budget.snapshot import DatasetState, RunState
+from results.summary import file_totals
+from workers.contracts import RunConfig
+
+# A server or worker that has not been heard for so long is not shown as up.
+STALE_S = 90.0
+
+
+class DatasetStatus(msgspec.Struct, kw_only=True):
+    """One dataset; tokens are cap, spent, reserved, remaining, forecast; all other counts are prompts."""
+
+    name: str
+    cap: int | None
+    spent: int
+    reserved: int
+    remaining: int | None
+    forecast: int
+    overshoot: float | None
+    complete: bool
+    reason: Literal["budget", "prompts"] | None
+    inputs: int | None
+    unsent: int | None
+    queued: int
+    leased: int
+    committed: int
+    dropped: int
+    rejected: int
+    truncated: int
+    tokens_per_s: float
+    eta_s: float | None
+
+
+class WorkerStatus(msgspec.Struct, kw_only=True):
+    name: str
+    host: str
+    in_flight: int
+    server: str
+    state: str
+
+
+class ServerStatus(msgspec.Struct, kw_only=True):
+    url: str
+    state: Literal["up", "down", "draining"]
+    running: int
+    waiting: int
+    tokens_per_s: float
+    reason: str = ""
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """What `status --json` prints; stable and documented in docs/operations.md."""
+
+    run: str
+    state: Literal["running", "complete", "stopped"]
+    redis: str
+    sglang: Literal["real", "simulated"]
+    datasets: list[DatasetStatus]
+    workers: list[WorkerStatus]
+    servers: list[ServerStatus]
+    generated_tokens: int
+    wasted_tokens: int
+
+
+def overshoot(spent: int, cap: int | None) -> float | None:
+    """By how much the cap was passed, as a share of it; None without a cap, or with one of 0."""
+    return None if not cap else max(0.0, spent / cap - 1)
+
+
+def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated: bool) -> Status:
+    """The run's state from the ledger."""
+    names = [dataset.name for dataset in config.datasets]
+    state = snapshot.read(connection, names)
+    client: Any = connection
+    with connections.translated():
+        rates = client.hmget(keys.RATES, names)
+    datasets = [_dataset(state, dataset, float(rate or 0)) for dataset, rate in zip(state.datasets, rates, strict=True)]
+    wasted = sum(dataset.wasted for dataset in state.datasets)
+    workers = _workers(connection)
+    running = bool(workers) or any(dataset.queued or dataset.leased for dataset in state.datasets)
+    return Status(
+        run=config.name,
+        state="complete" if state.all_finished() else "running" if running else "stopped",
+        redis=connections.without_secret(url),
+        sglang="simulated" if simulated else "real",
+        datasets=datasets,
+        workers=workers,
+        servers=_servers(connection, config, workers),
+        generated_tokens=state.total_spent + wasted,
+        wasted_tokens=wasted,
+    )
+
+
+def offline(config: RunConfig, *, simulated: bool) -> Status:
+    """The run's state from the files alone: nothing is running."""
+    totals = file_totals(Path(config.output), [dataset.name for dataset in config.datasets])
+    spent_in_all = sum(total.tokens for total in totals.values())
+    datasets: list[DatasetStatus] = []
+    for dataset in config.datasets:
+        total = totals[dataset.name]
+        state = _file_state(dataset.name, dataset.max_tokens, dataset.max_samples, total)
+        run_state = RunState(datasets=[state], total_cap=None)
+        status = _dataset(run_state, state, 0.0)
+        if config.max_tokens_total is not None and spent_in_all >= config.max_tokens_total:
+            status.complete, status.reason = True, "budget"
+        datasets.append(status)
+    return Status(
+        run=config.name,
+        state="complete" if all(dataset.complete for dataset in datasets) else "stopped",
+        redis="not running",
+        sglang="simulated" if simulated else "real",
+        datasets=datasets,
+        workers=[],
+        servers=[],
+        generated_tokens=spent_in_all,
+        wasted_tokens=0,
+    )
+
+
+def _file_state(name: str, cap: int | None, max_samples: int | None, total: Any) -> DatasetState:
+    return DatasetState(
+        name=name,
+        cap=cap,
+        open=True,
+        spent=total.tokens,
+        reserved=0,
+        committed=total.answers,
+        rejected=total.rejected,
+        truncated=total.truncated,
+        dropped=0,
+        queued=0,
+        intermediate=0,
+        leased=0,
+        waiting=0,
+        done=total.answers + total.rejected,
+        wasted=0,
+        inputs=None,
+        foreign=0,
+        exhausted=False,
+        full=False,
+        max_samples=max_samples,
+    )
+
+
+def _dataset(state: RunState, dataset: DatasetState, rate: float) -> DatasetStatus:
+    reason = state.complete(dataset.name)
+    cap = dataset.cap
+    remaining = None if cap is None else cap - dataset.spent - dataset.reserved
+    left = None if cap is None else max(0, cap - dataset.spent)
+    eta = left / rate if left and rate > 0 and reason is None else (0.0 if reason else None)
+    return DatasetStatus(
+        name=dataset.name,
+        cap=cap,
+        spent=dataset.spent,
+        reserved=dataset.reserved,
+        remaining=remaining,
+        forecast=dataset.spent + dataset.reserved
+        if cap is None or reason
+        else max(cap, dataset.spent + dataset.reserved),
+        overshoot=overshoot(dataset.spent, cap),
+        complete=reason is not None,
+        reason=reason,
+        inputs=dataset.inputs,
+        unsent=dataset.unsent,
+        queued=dataset.queued,
+        leased=dataset.leased,
+        committed=max(0, dataset.committed - dataset.foreign),
+        dropped=dataset.dropped,
+        rejected=dataset.rejected,
+        truncated=dataset.truncated,
+        tokens_per_s=round(rate, 1),
+        eta_s=None if eta is None else round(eta, 1),
+    )
+
+
+def _text(value: bytes | None) -> str:
+    return value.decode("utf-8", "replace") if value else ""
+
+
+def _workers(connection: "redis.Redis") -> list[WorkerStatus]:
+    client: Any = connection
+    prefix = keys.rq_worker("")
+    with connections.translated():
+        members = sorted(client.smembers(keys.RQ_WORKERS))
+        with client.pipeline(transaction=False) as pipe:
+            for key in members:
+                pipe.hmget(key, "hostname", "in_flight", "servers", "state", "death")
+            rows: list[list[bytes | None]] = pipe.execute()
+    return [
+        WorkerStatus(
+            name=key.decode().removeprefix(prefix),
+            host=_text(host),
+            in_flight=int(in_flight or 0),
+            server=_text(servers),
+            state=_text(state),
+        )
+        for key, (host, in_flight, servers, state, death) in zip(members, rows, strict=True)
+        if state is not None and death is None
+    ]
+
+
+def _servers(connection: "redis.Redis", config: RunConfig, workers: list[WorkerStatus]) -> list[ServerStatus]:
+    urls = dict.fromkeys([*config.servers, *(url for worker in workers for url in worker.server.split(",") if url)])
+    client: Any = connection
+    with connections.translated(), client.pipeline(transaction=False) as pipe:
+        for url in urls:
+            pipe.hmget(keys.server(url), "state", "running", "waiting", "tokens_per_s", "reason", "seen")
+        rows: list[list[bytes | None]] = pipe.execute()
+    found: list[ServerStatus] = []
+    for url, (state, running, waiting, rate, reason, seen) in zip(urls, rows, strict=True):
+        fresh = seen is not None and time.time() - utcparse(seen.decode()).timestamp() < STALE_S
+        found.append(
+            ServerStatus(
+                url=url,
+                state="up" if fresh and state == b"up" else "down",
+                running=int(running or 0) if fresh else 0,
+                waiting=int(waiting or 0) if fresh else 0,
+                tokens_per_s=float(rate or 0) if fresh else 0.0,
+                reason=_text(reason) if fresh else "no worker uses it",
+            )
+        )
+    return found

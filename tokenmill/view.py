@@ -1,0 +1,146 @@
+"""What a terminal shows of a run: the live table, plain lines in a log, and the summary at the end."""
+
+from datetime import timedelta
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from tokenmill.status import DatasetStatus, Status
+
+BAR = 14
+
+
+def tokens(number: int | None) -> str:
+    """A number of tokens, short: 950, 12.3K, 10.0M."""
+    if number is None:
+        return "none"
+    for limit, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "K")):
+        if abs(number) >= limit:
+            return f"{number / (1000 if unit == 'K' else limit):.1f}{unit}"
+    return str(number)
+
+
+def duration(seconds: float | None) -> str:
+    """A time to go: 12s, 3m20s, 5h10m; - where it is unknown."""
+    if seconds is None:
+        return "-"
+    whole = int(timedelta(seconds=seconds).total_seconds())
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+def _bar(dataset: DatasetStatus) -> Text:
+    if dataset.cap is None:
+        return Text("no cap".ljust(BAR))
+    share = min(1.0, dataset.spent / dataset.cap) if dataset.cap else 1.0
+    full = round(share * BAR)
+    colour = "green" if dataset.complete else "cyan"
+    return Text("━" * full, style=colour) + Text("─" * (BAR - full), style="dim")
+
+
+def _state(dataset: DatasetStatus) -> str:
+    if dataset.reason == "budget":
+        return "complete"
+    if dataset.reason == "prompts":
+        return "no prompts left"
+    return duration(dataset.eta_s)
+
+
+def live(status: Status) -> Group:
+    """The table of `status` and of `run` while it goes on; fits 80 columns."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), expand=False)
+    table.add_column("dataset", no_wrap=True, max_width=18, overflow="ellipsis")
+    table.add_column("")
+    for name in ("spent", "cap", "tok/s", "fly", "queue"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("left", justify="right", no_wrap=True)
+    for dataset in status.datasets:
+        table.add_row(
+            dataset.name,
+            _bar(dataset),
+            tokens(dataset.spent),
+            tokens(dataset.cap),
+            tokens(round(dataset.tokens_per_s)),
+            str(dataset.leased),
+            str(dataset.queued),
+            _state(dataset),
+        )
+    return Group(_head(status), table, *_below(status))
+
+
+def _head(status: Status) -> Text:
+    spent = sum(dataset.spent for dataset in status.datasets)
+    rate = sum(dataset.tokens_per_s for dataset in status.datasets)
+    head = Text(f"{status.run}: {status.state}, {tokens(spent)} tokens, {tokens(round(rate))} tok/s", style="bold")
+    if status.sglang == "simulated":
+        head.append("  [simulated SGLang: no real answers]", style="yellow")
+    return head
+
+
+def _below(status: Status) -> list[Text]:
+    lines: list[Text] = []
+    rejected = sum(dataset.rejected for dataset in status.datasets)
+    if status.workers:
+        busy = sum(worker.in_flight for worker in status.workers)
+        lines.append(Text(f"{len(status.workers)} workers, {busy} requests in flight", style="dim"))
+    if rejected:
+        lines.append(Text(f"{rejected} prompts rejected: see rejected.jsonl", style="yellow"))
+    for server in status.servers:
+        if server.state == "down" and status.state == "running":
+            lines.append(Text(f"server {server.url} is down: {server.reason}", style="red"))
+        elif server.state == "up":
+            lines.append(
+                Text(
+                    f"server {server.url}: {server.running} running, {server.waiting} waiting, "
+                    f"{tokens(round(server.tokens_per_s))} tok/s",
+                    style="dim",
+                )
+            )
+    return lines
+
+
+def one_line(status: Status) -> str:
+    """Progress for a log: tokens of all datasets, how many are complete."""
+    spent = sum(dataset.spent for dataset in status.datasets)
+    caps = [dataset.cap for dataset in status.datasets]
+    goal = "" if None in caps else f" of {tokens(sum(cap or 0 for cap in caps))}"
+    complete = sum(dataset.complete for dataset in status.datasets)
+    rate = sum(dataset.tokens_per_s for dataset in status.datasets)
+    flying = sum(dataset.leased for dataset in status.datasets)
+    return (
+        f"{tokens(spent)}{goal} tokens, {tokens(round(rate))} tok/s, {flying} in flight, "
+        f"{complete} of {len(status.datasets)} datasets complete"
+    )
+
+
+def summary(status: Status, seconds: float | None) -> Table:
+    """The table at the end of a run."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), title=None)
+    table.add_column("dataset", no_wrap=True)
+    for name in ("cap", "spent", "over", "answers", "cut", "dropped", "rejected", "tok/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("ended by", no_wrap=True)
+    for dataset in status.datasets:
+        rate = dataset.spent / seconds if seconds else dataset.tokens_per_s
+        table.add_row(
+            dataset.name,
+            tokens(dataset.cap),
+            tokens(dataset.spent),
+            "-" if dataset.overshoot is None else f"{dataset.overshoot:.1%}",
+            str(dataset.committed),
+            str(dataset.truncated),
+            str(dataset.dropped),
+            str(dataset.rejected),
+            tokens(round(rate)),
+            dataset.reason or "not ended",
+        )
+    return table
+
+
+def show(console: Console, status: Status) -> None:
+    """The state once, as a table."""
+    console.print(live(status))

@@ -1,0 +1,330 @@
+"""`workers.AsyncWorker`: an RQ worker that keeps hundreds of requests in flight on one event loop.
+
+`tokenmill work` and `rq worker -w workers.AsyncWorker A1 B2` start the same thing. Towards RQ it is a
+worker like any other: registered, with a heartbeat and a state that `rq info` shows, obeying
+`rq suspend`, RQ's commands and signals (the first SIGTERM or SIGINT drains, the second gives everything
+back at once). It forces RQ's JSON serializer: nothing is ever unpickled.
+"""
+
+import asyncio
+import logging
+import math
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from rq.serializers import JSONSerializer
+from rq.utils import now, utcformat
+from rq.worker import BaseWorker, WorkerStatus
+from rq.worker_registration import register
+
+from budget import connections, environment, keys, process, snapshot, sweep
+from budget.connections import RedisAway, RedisRefuses
+from budget.errors import Interrupted, Problem
+from budget.ledger import AsyncLedger, Ledger
+from workers.contracts import RunConfig
+from workers.engine import Engine
+from workers.errors import RunFault, ServerAway
+from workers.joining import Joined, agree_on_model, join
+from workers.servers import Server, Servers
+from workers.sglang import Client
+
+log = logging.getLogger("tokenmill.worker")
+
+# An answer may take this long for each token asked for, and never less than ten minutes altogether.
+SLOWEST_S_PER_TOKEN = 1.0
+SHORTEST_READ_S = 600.0
+# Redis connections of a worker: claims, renewals and sweeps beside the commits of all slots.
+CONNECTIONS = 16
+
+
+class AsyncWorker(BaseWorker):
+    """An RQ worker with many jobs in flight.
+
+    Beside RQ's own arguments it takes what `tokenmill work` knows: `concurrency` (slots), `servers` (urls
+    instead of the run's), `stay` (do not leave when all is finished), `wait_s` (how long Redis and the
+    servers may be away at the start). `rq worker` passes none of these; then the environment is asked
+    (TOKENMILL_CONCURRENCY, TOKENMILL_SERVERS), else the run's own configuration.
+    """
+
+    def __init__(
+        self,
+        queues: Any,
+        name: str | None = None,
+        *args: Any,
+        concurrency: int | None = None,
+        servers: list[str] | None = None,
+        stay: bool = False,
+        wait_s: float = 60.0,
+        **kwargs: Any,
+    ) -> None:
+        kwargs["serializer"] = JSONSerializer
+        super().__init__(queues, name, *args, **kwargs)
+        self.problem: Problem | None = None
+        self._concurrency = concurrency or environment.worker_concurrency()
+        self._own_servers = servers or environment.worker_servers()
+        self._stay = stay
+        self._wait_s = wait_s
+        self._lease_s = 30.0
+        self._engine: Engine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._signals = 0
+        self._stopped_early = False
+
+    # -- RQ's side
+
+    def _set_connection(self, connection: "redis.Redis") -> "redis.Redis":
+        """RQ would raise the socket's time-out to minutes, for a blocking pop that this worker never makes."""
+        return connection
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """RQ's heartbeat, but a killed worker is listed no longer than a lease and a bit, not eight minutes."""
+        super().heartbeat(math.ceil(self._lease_s * 2), pipeline)
+
+    def get_heartbeat_ttl(self, job: Any, working_time: float = 0.0) -> int:
+        return math.ceil(self._lease_s * 2)
+
+    def handle_payload(self, message: Any) -> None:
+        """RQ's commands: `stop-job` may mean any job in flight; the others are RQ's own business."""
+        from rq.command import parse_payload
+
+        payload = parse_payload(message)
+        if payload.get("command") != "stop-job":
+            super().handle_payload(message)
+        elif self._loop is not None and self._engine is not None:
+            self._loop.call_soon_threadsafe(self._engine.stop_job, str(payload.get("job_id")))
+
+    def work(
+        self,
+        burst: bool = False,
+        logging_level: str | None = None,
+        date_format: str = "%H:%M:%S",
+        log_format: str = "%(asctime)s %(message)s",
+        max_jobs: int | None = None,
+        max_idle_time: int | None = None,
+        with_scheduler: bool = False,
+        dequeue_strategy: Any = None,
+    ) -> bool:
+        """Work until stopped, or until all datasets are finished. Returns whether it ended well.
+
+        Of RQ's options only the log's are used: this worker is never one job at a time. What went wrong
+        is in `problem`; `rq worker` prints it.
+        """
+        try:
+            asyncio.run(self._work(logging_level, date_format, log_format))
+        except Problem as problem:
+            self.problem = problem
+            log.error("%s", problem)
+        return self.problem is None
+
+    async def _work(self, logging_level: str | None, date_format: str, log_format: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(number, self._on_signal)
+        joined = await asyncio.to_thread(self._join)
+        if joined is None:
+            raise Interrupted("stopped before there was anything to do")
+        self._lease_s = joined.config.timing.lease_ms / 1000
+        await asyncio.to_thread(self._register, logging_level, date_format, log_format)
+        try:
+            await self._serve(joined)
+        finally:
+            await asyncio.to_thread(self._leave)
+        if self._stopped_early:
+            raise Interrupted("stopped; run the same command again to continue")
+
+    def _join(self) -> Joined | None:
+        return join(
+            self.connection,
+            wait_s=self._wait_s,
+            stopping=lambda: self._signals > 0,
+            say=lambda text: log.info("%s", text),
+        )
+
+    def _register(self, logging_level: str | None, date_format: str, log_format: str) -> None:
+        with connections.translated():
+            self.bootstrap(logging_level, date_format, log_format)
+            self.connection.hset(self.key, sweep.PROCESS_FIELD, process.identity())
+            self.heartbeat()
+
+    def _leave(self) -> None:
+        try:
+            with connections.translated():
+                self.teardown()
+        except (RedisAway, RedisRefuses) as problem:
+            log.warning("could not take this worker off RQ's list: %s", problem)
+
+    def _on_signal(self) -> None:
+        self._signals += 1
+        self._stopped_early = True
+        if self._engine is None:
+            return
+        if self._signals == 1:
+            log.info("draining: %d requests in flight; again to give them back at once", len(self._engine.flights))
+            self._engine.stop()
+        else:
+            log.warning("giving everything back")
+            self._engine.abandon()
+
+    # -- the work
+
+    async def _serve(self, joined: Joined) -> None:
+        config = joined.config
+        datasets = [name for name in self.queue_names() if name in {dataset.name for dataset in config.datasets}]
+        if not datasets:
+            names = ", ".join(dataset.name for dataset in config.datasets)
+            raise Interrupted(f"none of the queues {', '.join(self.queue_names())} is a dataset of the run ({names})")
+        longest = max(int(joined.sampling(name)["max_new_tokens"]) for name in datasets)
+        client = Client(environment.sglang_api_key(), max(SHORTEST_READ_S, longest * SLOWEST_S_PER_TOKEN))
+        redis_client = connections.async_twin(self.connection, CONNECTIONS)
+        wake = asyncio.Event()
+        servers = Servers(client, self._servers(config), config.timing.retry_ms / 1000, wake.set)
+        try:
+            await self._await_a_server(servers, joined, datasets)
+            if self._signals:
+                return
+            engine = self._engine = Engine(
+                worker=self.name,
+                joined=joined,
+                ledger=AsyncLedger(redis_client),
+                servers=servers,
+                datasets=datasets,
+                concurrency=self._concurrency or config.concurrency,
+                stay=self._stay,
+                finished=lambda: self._all_finished(config, datasets),
+            )
+            engine.changed = wake
+            beats = asyncio.create_task(self._beat_for_ever(engine, config))
+            try:
+                await engine.run()
+            finally:
+                beats.cancel()
+                await asyncio.gather(beats, return_exceptions=True)
+                await asyncio.to_thread(self._tell_waste, engine)
+        finally:
+            await servers.close()
+            await client.close()
+            await redis_client.aclose()
+
+    def _servers(self, config: RunConfig) -> list[str]:
+        urls = self._own_servers or config.servers
+        if not urls:
+            raise RunFault("the run names no SGLang server: start one (`tokenmill sim` simulates one) and name it "
+                             "in [sglang] servers or with --server")  # fmt: skip
+        return [url.rstrip("/") for url in urls]
+
+    async def _await_a_server(self, servers: Servers, joined: Joined, datasets: list[str]) -> None:
+        """Check all servers; wait for the first that is up. The others are asked again in the background."""
+        samplings: list[dict[str, Any]] = []
+        for name in datasets:
+            if (sampling := joined.sampling(name)) not in samplings:
+                samplings.append(sampling)
+        deadline = asyncio.get_running_loop().time() + self._wait_s
+        said = False
+        while not self._signals:
+            problems = {server.url: await self._check(server, servers, joined, samplings) for server in servers.all}
+            if servers.up:
+                for server in servers.all:
+                    if not server.up:
+                        server.up = True  # so that the fault is said, and the server asked again until it is up
+                        servers.fault(server, problems[server.url] or "")
+                return
+            sentence = "; ".join(f"{url}: {problem}" for url, problem in problems.items())
+            if asyncio.get_running_loop().time() > deadline:
+                raise ServerAway(f"no SGLang server can be reached ({sentence}): start one, or mend [sglang] servers")
+            if not said:
+                log.info("waiting for a server (%s)", sentence)
+                said = True
+            await asyncio.sleep(min(0.5, self._wait_s / 10))
+
+    async def _check(
+        self, server: Server, servers: Servers, joined: Joined, samplings: list[dict[str, Any]]
+    ) -> str | None:
+        problem = await servers.check(server, joined.facts, samplings)
+        if problem is None and server.model is not None:
+            with connections.translated():
+                await asyncio.to_thread(agree_on_model, self.connection, server.model, server.url)
+        return problem
+
+    def _all_finished(self, config: RunConfig, datasets: list[str]) -> bool:
+        state = snapshot.read(self.connection, [dataset.name for dataset in config.datasets])
+        return state.all_finished(datasets)
+
+    # -- being seen
+
+    async def _beat_for_ever(self, engine: Engine, config: RunConfig) -> None:
+        """Heartbeat and state for RQ and status; now and then the sweep for dead workers."""
+        names = [dataset.name for dataset in config.datasets]
+        ledger = Ledger(self.connection)
+        period = min(config.timing.renew_ms / 1000, 2.0)
+        since_sweep = math.inf
+        while True:
+            for server in engine.servers.up:
+                await engine.servers.measure(server)
+            await self._ignoring_redis(lambda: self._beat(engine))
+            if since_sweep >= config.timing.sweep_ms / 1000:
+                since_sweep = 0.0
+                await self._ignoring_redis(lambda: self._sweep(ledger, names, config.timing.lease_ms))
+            await asyncio.sleep(period)
+            since_sweep += period
+
+    async def _ignoring_redis(self, step: Callable[[], None]) -> None:
+        try:
+            await asyncio.to_thread(step)
+        except (RedisAway, RedisRefuses):
+            return  # the engine says so; this is only for being seen
+
+    def _sweep(self, ledger: Ledger, names: list[str], lease_ms: int) -> None:
+        for death in sweep.sweep(ledger, names, lease_ms):
+            log.warning("%s", sweep.sentence(death))
+
+    def _beat(self, engine: Engine) -> None:
+        state = WorkerStatus.BUSY if engine.flights else WorkerStatus.IDLE
+        if engine.suspended:
+            state = WorkerStatus.SUSPENDED
+        client: Any = self.connection
+        with connections.translated(), client.pipeline(transaction=False) as pipe:
+            if not client.exists(self.key):  # Redis was emptied, or this process was frozen for long
+                pipe.hset(self.key, mapping={**self.serialize(), sweep.PROCESS_FIELD: process.identity()})
+                register(self, pipe)
+            self.set_state(state, pipe)
+            pipe.hset(
+                self.key,
+                mapping={"in_flight": len(engine.flights), "servers": ",".join(s.url for s in engine.servers.all)},
+            )
+            self.heartbeat(pipeline=pipe)
+            for server in engine.servers.all:
+                pipe.hset(
+                    keys.server(server.url),
+                    mapping={
+                        "state": "up" if server.up else "down",
+                        "reason": server.reason,
+                        "seen": utcformat(now()),
+                        "running": server.running,
+                        "waiting": server.waiting,
+                        "tokens_per_s": f"{server.throughput:.1f}",
+                    },
+                )
+            self._waste_to(pipe, engine)
+            pipe.execute()
+
+    def _waste_to(self, pipe: Any, engine: Engine) -> None:
+        """Absolute numbers under this worker's name, so that saying them twice counts them once."""
+        for dataset, tokens in engine.wasted.items():
+            pipe.hset(keys.wasted(dataset), self.name, tokens)
+
+    def _tell_waste(self, engine: Engine) -> None:
+        client: Any = self.connection
+        try:
+            with connections.translated(), client.pipeline(transaction=False) as pipe:
+                self._waste_to(pipe, engine)
+                pipe.execute()
+        except (RedisAway, RedisRefuses) as problem:
+            log.warning("could not note the last wasted tokens: %s", problem)
+
+
+def new_name() -> str:
+    """A worker's name that says where it runs."""
+    return f"{socket.gethostname().split('.')[0]}-{process.identity().split('/')[-2]}"

@@ -1,0 +1,387 @@
+"""The worker's event loop: slots filled from `claim`, leases renewed, answers settled.
+
+Every slot is one request in flight; they are all filled from one atomic claim, which is repeated the
+moment a slot falls free. What was generated reaches the ledger before anything else happens to it:
+a settlement is never cancelled, and waits for a Redis that is away as long as it takes.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from rq.utils import now, utcformat
+
+from budget import verbs
+from budget.connections import RedisAway, RedisRefuses
+from budget.errors import Problem
+from budget.forecast import bucket
+from budget.ledger import AsyncLedger
+from budget.verbs import Claimed, Lease
+from workers import outcomes
+from workers.attempt import Attempt, Completion
+from workers.contracts import HostileJob, Message, Payload, decode_job_data, worst_case
+from workers.errors import RunFault
+from workers.joining import Joined
+from workers.servers import Server, Servers
+from workers.settlement import Settlement, hostile, settle
+
+log = logging.getLogger("tokenmill.worker")
+
+CLAIM_BATCH = 64
+IDLE_FIRST_S = 0.05
+IDLE_LONGEST_S = 1.0
+MINUTE_S = 60.0
+COLD_PATIENCE_S = 5.0
+
+
+class Flight:
+    """A job in flight."""
+
+    def __init__(self, lease: Lease, payload: Payload, attempt: Attempt, reserved: int) -> None:
+        self.lease = lease
+        self.payload = payload
+        self.attempt = attempt
+        self.reserved = reserved
+        self.started = time.monotonic()
+        self.settling = False
+        self.given_up = ""
+
+    @property
+    def age(self) -> int:
+        """Tokens it has probably generated: its seconds at its server's speed."""
+        return int((time.monotonic() - self.started) * self.attempt.server.speed)
+
+
+class Engine:
+    """Runs jobs until told to stop, or until all datasets are finished.
+
+    Args:
+        finished: whether all the datasets this worker serves are finished (asked in a thread).
+    """
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        joined: Joined,
+        ledger: AsyncLedger,
+        servers: Servers,
+        datasets: list[str],
+        concurrency: int,
+        stay: bool,
+        finished: Callable[[], bool],
+    ) -> None:
+        self.worker = worker
+        self.joined = joined
+        self.config = joined.config
+        self.flights: dict[str, Flight] = {}
+        self.wasted: dict[str, int] = {}
+        self.suspended = False
+        self.fatal: Problem | None = None
+        self.changed = asyncio.Event()
+        self.servers = servers
+        self._ledger = ledger
+        self._datasets = datasets
+        self._all = [dataset.name for dataset in self.config.datasets]
+        self._concurrency = concurrency
+        self._stay = stay
+        self._finished = finished
+        self._stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._settlings: set[asyncio.Task[None]] = set()
+        self._abandoned = False
+        self._rotation = 0
+        self._said = 0.0
+        self._tokenizer: Any = None
+
+    # -- stopping
+
+    def stop(self) -> None:
+        """Warm: claim nothing more, let what is in flight finish."""
+        self._stopping = True
+        self.changed.set()
+
+    def abandon(self) -> None:
+        """Cold: give every job back at once."""
+        self._abandoned = True
+        self.stop()
+        for task in self._tasks:
+            task.cancel()
+
+    def stop_job(self, job: str) -> None:
+        """Stop one job on a person's request: rejected, so that `tokenmill retry` can bring it back."""
+        flight = self.flights.get(job)
+        if flight is not None:
+            flight.given_up = "stopped"
+            self._cancel(job)
+
+    def _cancel(self, job: str) -> None:
+        for task in self._tasks:
+            if task.get_name() == job:
+                task.cancel()
+
+    # -- the loop
+
+    async def run(self) -> None:
+        """Claim and run jobs. Returns when stopped or finished, with every job settled or given back.
+
+        Raises:
+            Problem: what makes going on senseless (a wrong key, model or parameter).
+        """
+        renewing = asyncio.create_task(self._renew_for_ever())
+        try:
+            await self._claim_until_stopped()
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+            while self._settlings:
+                # Leaving at once, with Redis away: the leases run out by themselves.
+                patience = COLD_PATIENCE_S if self._abandoned else None
+                _, late = await asyncio.wait(self._settlings, timeout=patience)
+                if late and self._abandoned:
+                    break
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+        if self.fatal is not None:
+            raise self.fatal
+
+    async def _claim_until_stopped(self) -> None:
+        pause = IDLE_FIRST_S
+        while not self._stopping:
+            self.changed.clear()
+            free = min(self._concurrency - len(self.flights), CLAIM_BATCH)
+            if free <= 0 or not self.servers.up:
+                self._complain(f"no server is up ({self._why_down()}): claiming nothing", self.servers.up)
+                await self._wait(IDLE_LONGEST_S)
+                continue
+            claimed = await self._claim(free)
+            if claimed is None:
+                await self._wait(IDLE_LONGEST_S)
+                continue
+            for lease in claimed.leases:
+                self._launch(lease)
+            if len(claimed.leases) == free:
+                pause = IDLE_FIRST_S
+                continue
+            if await self._is_over(claimed):
+                return
+            pause = IDLE_FIRST_S if claimed.leases else min(pause * 1.5, IDLE_LONGEST_S)
+            await self._wait(pause * random.uniform(0.7, 1.0))
+
+    async def _wait(self, seconds: float) -> None:
+        """Until a slot falls free, a server comes up or a stop is wished, and at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.changed.wait()
+        except TimeoutError:
+            return
+
+    async def _claim(self, k: int) -> Claimed | None:
+        self._rotation = (self._rotation + 1) % len(self._datasets)
+        order = self._datasets[self._rotation :] + self._datasets[: self._rotation]
+        call = verbs.claim(
+            worker=self.worker,
+            datasets=order,
+            all_datasets=self._all,
+            k=k,
+            nonce=secrets.token_hex(8),
+            admission=self.config.admission,
+            reservations=[0] * len(order),
+            lease_ms=self.config.timing.lease_ms,
+            holds_suspect=any(flight.lease.suspect for flight in self.flights.values()),
+            max_waiting=self.config.max_waiting_results,
+            now=utcformat(now()),
+        )
+        try:
+            claimed = await self._ledger(call)
+        except (RedisAway, RedisRefuses) as problem:
+            self._complain(f"{problem}; waiting", False)
+            return None
+        self.suspended = claimed.status == "suspended"
+        if claimed.status == "notready":
+            self._complain("waiting for the collector to tell Redis what the files hold", False)
+        if claimed.status != "ok":
+            return None
+        backlog = any(gate.state == "backlog" for gate in claimed.gates.values())
+        self._complain(
+            "too many results wait for the collector: claiming nothing until it has written them", not backlog
+        )
+        return claimed
+
+    async def _is_over(self, claimed: Claimed) -> bool:
+        """Drops what is left of complete datasets; True once everything is finished and nobody said to stay."""
+        complete = [name for name, gate in claimed.gates.items() if gate.state == "complete"]
+        for name in complete:
+            remaining = claimed.gates[name].queued
+            while remaining > 0:
+                dropped, remaining = await self.settled(verbs.drop(dataset=name, all_datasets=self._all))
+                if dropped < 0:
+                    break
+                log.info("dataset %s has its tokens: dropped %d prompts from its queue", name, dropped)
+        if self._stay or self.flights or len(complete) < len(self._datasets):
+            return False
+        try:
+            return await asyncio.to_thread(self._finished)
+        except (RedisAway, RedisRefuses):
+            return False
+
+    # -- one job
+
+    def _launch(self, lease: Lease) -> None:
+        server = self.servers.choose()
+        task = asyncio.create_task(self._fly(lease, server), name=lease.job)
+        self._tasks.add(task)
+        task.add_done_callback(self._landed)
+
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.flights.pop(task.get_name(), None)
+        self.changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A fault of ours: the lease runs out and the job comes back; the worker says so and stops.
+            log.error("job %s failed in the worker itself: %r", task.get_name(), error, exc_info=error)
+            self.fatal = self.fatal or Problem(f"the worker failed at job {task.get_name()}: {error!r}")
+            self.stop()
+
+    async def _fly(self, lease: Lease, server: Server | None) -> None:
+        try:
+            payload = decode_job_data(lease.data)
+            if payload.dataset != lease.dataset:
+                raise HostileJob(f"it is queued for {lease.dataset} but says {payload.dataset}")
+            sampling = self.joined.sampling(payload.dataset)
+        except HostileJob as hostility:
+            await self._conclude(lease, hostile(lease, str(hostility)))
+            return
+        if server is None:  # the last one went down between claim and here
+            await self.settled(verbs.release(lease=lease, charge=""))
+            return
+        attempt = Attempt(
+            client=self.servers.client,
+            server=server,
+            lease=lease,
+            payload=payload,
+            sampling=sampling,
+            vocab_size=self.joined.facts.vocab_size,
+            worker=self.worker,
+            render_next=self._render_next,
+        )
+        reserved = worst_case(payload, sampling) if self.config.admission == "strict" else 0
+        flight = self.flights[lease.job] = Flight(lease, payload, attempt, reserved)
+        server.in_flight += 1
+        try:
+            outcome = await attempt.run()
+        except asyncio.CancelledError:
+            await self._to_the_end(self._given_up(flight))
+            return
+        finally:
+            server.in_flight -= 1
+        flight.settling = True
+        await self._to_the_end(self._settle(flight, outcome))
+
+    async def _to_the_end(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Await a settlement that goes on even if the flight is cancelled meanwhile."""
+        task = asyncio.create_task(ending)
+        self._settlings.add(task)
+        task.add_done_callback(self._settlings.discard)
+        await asyncio.shield(task)
+
+    async def _settle(self, flight: Flight, outcome: "Completion | outcomes.Outcome") -> None:
+        if isinstance(outcome, outcomes.ServerFault):
+            self.servers.fault(flight.attempt.server, outcome.detail)
+        if isinstance(outcome, outcomes.RunFault):
+            self.fatal = RunFault(f"server {flight.attempt.server.url} refuses every request: {outcome.detail}")
+            self.stop()
+        settlement = settle(outcome, lease=flight.lease, payload=flight.payload, worker=self.worker, config=self.config)
+        await self._conclude(flight.lease, settlement, generated=flight.attempt.done_tokens)
+
+    async def _conclude(self, lease: Lease, settlement: Settlement, generated: int = 0) -> None:
+        answer = await self.settled(settlement.call)
+        self._waste(lease.dataset, settlement.wasted)
+        if settlement.kind == "commit" and not answer[0]:
+            self._waste(lease.dataset, generated)  # another attempt's answer came first
+        elif settlement.kind != "commit":
+            log.info("%s %s of %s: %s", settlement.kind, lease.job, lease.dataset, settlement.detail)
+
+    async def _given_up(self, flight: Flight) -> None:
+        """A cancelled flight: done elsewhere, stopped by a person, or the worker leaves at once."""
+        self._waste(flight.lease.dataset, flight.age)
+        await flight.attempt.give_up()
+        if flight.given_up == "stopped":
+            rejected = outcomes.Reject("stopped", "stopped by a person")
+            settlement = settle(
+                rejected, lease=flight.lease, payload=flight.payload, worker=self.worker, config=self.config
+            )
+            await self.settled(settlement.call)
+        elif not flight.given_up:
+            await self.settled(verbs.release(lease=flight.lease, charge=""))
+
+    async def settled(self, call: verbs.Call[Any]) -> Any:
+        """Run a verb, however long Redis is away."""
+        while True:
+            try:
+                return await self._ledger(call)
+            except (RedisAway, RedisRefuses) as problem:
+                self._complain(f"{problem}; keeping what is generated until it answers", False)
+                await asyncio.sleep(self.config.timing.retry_ms / 1000 * random.uniform(0.5, 1.0))
+
+    async def _render_next(self, payload: Payload, answers: list[str]) -> tuple[list[int], list[Message]]:
+        """The next turn of a conversation, on the model's own answers; the tokenizer is loaded when first needed."""
+        from workers import chat
+
+        def render() -> tuple[list[int], list[Message]]:
+            if self._tokenizer is None:
+                self._tokenizer = chat.ChatTokenizer.load(self.config.tokenizer, self.config.chat_template_kwargs)
+            messages = chat.history(payload.messages, answers, payload.followups)
+            return self._tokenizer.render(messages, payload.tools), messages
+
+        return await asyncio.to_thread(render)
+
+    # -- leases
+
+    async def _renew_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.timing.renew_ms / 1000)
+            flights = list(self.flights.values())
+            renewals = [self._renewal(flight) for flight in flights]
+            call = verbs.renew(worker=self.worker, renewals=renewals, lease_ms=self.config.timing.lease_ms)
+            try:
+                answers = await self._ledger(call)
+            except (RedisAway, RedisRefuses) as problem:
+                self._complain(f"{problem}; leases are renewed when it answers", False)
+                continue
+            for flight, answer in zip(flights, answers, strict=True):
+                if answer == "done" and not flight.settling:
+                    flight.given_up = "done"
+                    self._cancel(flight.lease.job)
+
+    def _renewal(self, flight: Flight) -> verbs.Renewal:
+        lease = flight.lease
+        return verbs.Renewal(
+            dataset=lease.dataset,
+            job=lease.job,
+            token=lease.token,
+            reserved=flight.reserved,
+            bucket=bucket(flight.age),
+            suspect=lease.suspect,
+        )
+
+    # -- saying things
+
+    def _waste(self, dataset: str, tokens: int) -> None:
+        if tokens:
+            self.wasted[dataset] = self.wasted.get(dataset, 0) + tokens
+
+    def _why_down(self) -> str:
+        return "; ".join(f"{server.url}: {server.reason}" for server in self.servers.all)
+
+    def _complain(self, sentence: str, fine: object) -> None:
+        """Say what is in the way, at once and then each minute."""
+        if fine:
+            return
+        if time.monotonic() - self._said > MINUTE_S:
+            self._said = time.monotonic()
+            log.warning("%s", sentence)

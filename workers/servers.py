@@ -1,0 +1,166 @@
+"""The SGLang servers of one worker: which are up, how busy, how fast, and why one is down.
+
+A server at fault is not asked again until a real one-token request succeeds; meanwhile its worker
+claims nothing for it, so an outage costs no prompt an attempt and the queue waits.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from workers import outcomes
+from workers.contracts import TokenizerFacts
+from workers.errors import KeyRefused, RunFault, WrongModel
+from workers.sglang import Broken, Client, Model
+
+log = logging.getLogger("tokenmill.worker")
+
+LONGEST_PAUSE_S = 30.0
+# Tokens per second of one request until the first answer has been timed; only the forecast's start depends on it.
+FIRST_SPEED = 30.0
+
+
+class Server:
+    """One server as this worker sees it. `speed` is in tokens per second of one request."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.up = False
+        self.reason = "not asked yet"
+        self.in_flight = 0
+        self.speed = FIRST_SPEED
+        self.tokens = 0
+        self.timed = False
+        self.model: Model | None = None
+        self.running = 0
+        self.waiting = 0
+        self.throughput = 0.0
+
+    def finished(self, tokens: int, seconds: float) -> None:
+        """Learn the speed from a completion; recent answers count most."""
+        self.tokens += tokens
+        if seconds <= 0 or tokens <= 0:
+            return
+        speed = tokens / seconds
+        self.speed = self.speed * 0.9 + speed * 0.1 if self.timed else speed
+        self.timed = True
+
+
+class Servers:
+    """The pool. `changed` is called whenever a server comes up."""
+
+    def __init__(self, client: Client, urls: list[str], pause_s: float, changed: Callable[[], None]) -> None:
+        self.client = client
+        self.all = [Server(url) for url in urls]
+        self._pause_s = pause_s
+        self._changed = changed
+        self._probes: set[asyncio.Task[None]] = set()
+
+    @property
+    def up(self) -> list[Server]:
+        return [server for server in self.all if server.up]
+
+    def choose(self) -> Server | None:
+        """The server that is up and has the fewest requests in flight, as a share of its speed."""
+        return min(self.up, key=lambda server: (server.in_flight + 1) / server.speed, default=None)
+
+    def fault(self, server: Server, reason: str) -> None:
+        """Take a server out of use until a real request succeeds again."""
+        if not server.up:
+            return
+        server.up, server.reason = False, reason
+        log.warning("server %s is at fault (%s): nothing is sent to it until it answers again", server.url, reason)
+        task = asyncio.create_task(self._probe_until_up(server))
+        self._probes.add(task)
+        task.add_done_callback(self._probes.discard)
+
+    async def close(self) -> None:
+        for task in self._probes:
+            task.cancel()
+        await asyncio.gather(*self._probes, return_exceptions=True)
+
+    async def _probe_until_up(self, server: Server) -> None:
+        pause = self._pause_s
+        while True:
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            problem = await self.probe(server, {"max_new_tokens": 1})
+            if problem is None:
+                server.up, server.reason = True, ""
+                log.info("server %s answers again", server.url)
+                self._changed()
+                return
+            server.reason = problem
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    async def probe(self, server: Server, sampling: dict[str, Any]) -> str | None:
+        """One real request for one token. None if it is answered, else why not.
+
+        Raises:
+            KeyRefused, RunFault: the server answers that the key or the parameters are wrong.
+        """
+        wanted = {name: value for name, value in sampling.items() if name != "min_new_tokens"}
+        body = msgspec.json.encode({"input_ids": [1], "sampling_params": {**wanted, "max_new_tokens": 1}})
+        try:
+            status, answer = await self.client.generate(server.url, body)
+        except Broken as broken:
+            return broken.detail or broken.kind
+        outcome = outcomes.sort_answer(status, answer)
+        match outcome:
+            case outcomes.Accept():
+                return None
+            case outcomes.RunFault(reason="key", detail=detail):
+                raise KeyRefused(f"server {server.url} refuses the API key ({detail}): set TOKENMILL_SGLANG_API_KEY")
+            case outcomes.RunFault(detail=detail) | outcomes.Reject(detail=detail):
+                raise RunFault(f"server {server.url} refuses the sampling parameters: {detail}; mend [sampling]")
+            case outcomes.Retry(detail=detail) | outcomes.ServerFault(detail=detail):
+                return detail
+
+    async def measure(self, server: Server) -> None:
+        """Ask how many requests it runs and keeps waiting, and its tokens per second over all of them."""
+        try:
+            _, loads = await self.client.get(server.url, "/v1/loads?include=core")
+        except Broken:
+            return
+        ranks: list[dict[str, Any]] = loads.get("loads") or []
+        server.running = sum(int(rank.get("num_running_reqs") or 0) for rank in ranks)
+        server.waiting = sum(int(rank.get("num_waiting_reqs") or 0) for rank in ranks)
+        server.throughput = sum(float(rank.get("gen_throughput") or 0) for rank in ranks)
+
+    async def check(self, server: Server, facts: TokenizerFacts, samplings: list[dict[str, Any]]) -> str | None:
+        """Everything that must be right before a job is claimed. None if it is, else why to wait.
+
+        Raises:
+            KeyRefused, RunFault, WrongModel: waiting will not mend it.
+        """
+        try:
+            status, model = await self.client.model(server.url)
+            if status in (401, 403):
+                raise KeyRefused(f"server {server.url} refuses the API key: set TOKENMILL_SGLANG_API_KEY")
+            if model is None:
+                return f"it answers HTTP {status} to /model_info"
+            server.model = model
+            await self._check_tokenizer(server, model, facts)
+        except Broken as broken:
+            return broken.detail or broken.kind
+        for sampling in samplings:
+            problem = await self.probe(server, sampling)
+            if problem is not None:
+                return problem
+        server.up, server.reason = True, ""
+        return None
+
+    async def _check_tokenizer(self, server: Server, model: Model, facts: TokenizerFacts) -> None:
+        if not facts.probe_ids:
+            return
+        ids = await self.client.tokenize(server.url, facts.probe_text)
+        if ids is None:
+            log.info("server %s cannot tokenize, so its model is not compared with the run's tokenizer", server.url)
+        elif ids != facts.probe_ids:
+            raise WrongModel(
+                f"server {server.url} serves {model.name}, which tokenizes otherwise than the run's tokenizer: "
+                f"name that model's own tokenizer in [model], or another server"
+            )

@@ -1,0 +1,155 @@
+"""The HTTP client to SGLang, over aiohttp's transport: the only module that imports httpx.
+
+httpx' own connection pool collapses with hundreds of requests in flight and dies of cancellations;
+aiohttp's, without a limit, does neither. The number of slots is the limit. Nothing is retried here:
+what an answer or a broken connection means is judged in `workers.outcomes`.
+"""
+
+import json
+from typing import Any, Literal, cast
+
+import aiohttp
+import httpx
+import httpx_aiohttp
+import msgspec
+
+# SGLang closes idle connections after 5 s without saying so; ours are closed before.
+KEEPALIVE_S = 4.0
+CONNECT_S = 5.0
+
+
+class Broken(Exception):
+    """No whole answer came back. `kind`: "refused" (never connected), "timeout", or "broke" (cut in flight)."""
+
+    def __init__(self, kind: Literal["refused", "timeout", "broke"], detail: str) -> None:
+        super().__init__(detail)
+        self.kind: Literal["refused", "timeout", "broke"] = kind
+        self.detail = detail
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server says of itself. `context_length` is in tokens, None where it does not say."""
+
+    name: str
+    path: str
+    tokenizer_path: str
+    weight_version: str
+    context_length: int | None
+
+
+def _broken(error: Exception) -> Broken:
+    """aiohttp's transport maps a cut connection to httpx.ConnectTimeout, so the cause is what tells."""
+    cause = error.__cause__
+    text = str(error) or str(cause) or type(error).__name__
+    if isinstance(cause, aiohttp.ClientConnectorError) or isinstance(error, httpx.ConnectError):
+        return Broken("refused", text)
+    if isinstance(cause, TimeoutError) or isinstance(error, httpx.ReadTimeout):
+        kind = "refused" if isinstance(cause, aiohttp.ConnectionTimeoutError) else "timeout"
+        return Broken(kind, text)
+    return Broken("broke", text)
+
+
+class Client:
+    """Requests to any number of SGLang servers; one per worker process, used on one event loop.
+
+    Args:
+        api_key: sent as a bearer token; never logged.
+        read_s: the longest an answer may take, in seconds.
+    """
+
+    def __init__(self, api_key: str | None, read_s: float) -> None:
+        headers = {"content-type": "application/json"}
+        if api_key:
+            headers["authorization"] = f"Bearer {api_key}"
+        transport = httpx_aiohttp.AiohttpTransport(
+            trust_env=False,
+            client=lambda: aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S), trust_env=False
+            ),
+        )
+        self._http = httpx.AsyncClient(transport=transport, trust_env=False, headers=headers)
+        self._long = httpx.Timeout(read_s, connect=CONNECT_S, pool=None)
+        self._short = httpx.Timeout(10.0, connect=CONNECT_S, pool=None)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def generate(self, server: str, body: bytes, dataset: str = "") -> tuple[int, bytes]:
+        """POST /generate. Returns (HTTP status, body).
+
+        The dataset's name goes along as a header: real servers ignore it, proxies can log it, and the
+        simulated one draws its answers' lengths by it.
+
+        Raises:
+            Broken: no whole answer came back.
+        """
+        return await self._send("POST", f"{server}/generate", body, self._long, {"x-tokenmill-dataset": dataset})
+
+    async def abort(self, server: str, rid: str) -> None:
+        """Ask the server to stop generating for a request that has been given up; best effort."""
+        try:
+            await self._send("POST", f"{server}/abort_request", msgspec.json.encode({"rid": rid}), self._short)
+        except Broken:
+            return
+
+    async def get(self, server: str, path: str) -> tuple[int, dict[str, Any]]:
+        """GET a JSON object: (status, object), empty where the body is none.
+
+        Raises:
+            Broken: no whole answer came back.
+        """
+        status, body = await self._send("GET", f"{server}{path}", None, self._short)
+        return status, json_object(body)
+
+    async def model(self, server: str) -> tuple[int, Model | None]:
+        """What the server serves: (status, model), None unless the status is 200.
+
+        Raises:
+            Broken: no whole answer came back.
+        """
+        status, info = await self.get(server, "/model_info")
+        if status == 404:  # before SGLang renamed it
+            status, info = await self.get(server, "/get_model_info")
+        if status != 200 or not info:
+            return status, None
+        _, listed = await self.get(server, "/v1/models")
+        models: list[dict[str, Any]] = listed.get("data") or [{}]
+        context = models[0].get("max_model_len")
+        return status, Model(
+            name=str(info.get("served_model_name") or info.get("model_path") or ""),
+            path=str(info.get("model_path") or ""),
+            tokenizer_path=str(info.get("tokenizer_path") or ""),
+            weight_version=str(info.get("weight_version") or ""),
+            context_length=context if isinstance(context, int) else None,
+        )
+
+    async def tokenize(self, server: str, text: str) -> list[int] | None:
+        """The server's own token ids of a text, without special tokens; None where it cannot say.
+
+        Raises:
+            Broken: no whole answer came back.
+        """
+        body = msgspec.json.encode({"prompt": text, "add_special_tokens": False})
+        status, answer = await self._send("POST", f"{server}/v1/tokenize", body, self._short)
+        tokens: Any = json_object(answer).get("tokens") if status == 200 else None
+        return cast(list[int], tokens) if isinstance(tokens, list) else None
+
+    async def _send(
+        self, method: str, url: str, body: bytes | None, limits: httpx.Timeout, headers: dict[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        try:
+            answer = await self._http.request(method, url, content=body, timeout=limits, headers=headers)
+        except httpx.InvalidURL as error:
+            raise Broken("refused", f"{url} is not a URL: {error}") from error
+        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
+            raise _broken(error) from error
+        return answer.status_code, answer.content
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body; empty where it holds none."""
+    try:
+        value: Any = json.loads(body)
+    except ValueError:
+        return {}
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
