@@ -136,4 +136,4 @@ def test_dead_workers_are_swept(server: Server, caplog: pytest.LogCaptureFixture
         run.client.sadd(keys.RQ_WORKERS, keys.rq_worker("gone"))
         run.client.hset(keys.rq_worker("gone"), sweep.PROCESS_FIELD, f"{here}/999999999/1")
         wait_until(lambda: run.state("A").queued == 10 and run.state("A").leased == 0)
-        wait_until(lambda: "worker gone died: 10 of its prompts" in caplog.text)
+        wait_until(lambda: "worker gone is gone: 10 of its jobs" in caplog.text)

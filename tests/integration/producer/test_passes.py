@@ -141,7 +141,7 @@ def test_a_dataset_is_not_exhausted_while_a_job_is_in_flight(server: Server) -> 
             run.commit(lease)
         # A hash without data: release frees the lease and leaves the prompt to the producer.
         run.client.delete(keys.rq_job(leases[0].job))
-        run.ledger(verbs.release(lease=leases[0], charge=False))
+        run.ledger(verbs.release(lease=leases[0], charge=""))
         wait_until(lambda: run.queue("A") == [leases[0].job])
         assert not run.state("A").exhausted
 
