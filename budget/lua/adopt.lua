@@ -17,7 +17,7 @@ local f, total = facts(d), totals(KEYS[1], 4 + BLOCK, int(ARGV[7]))
 local inflight = redis.call('HLEN', d.leases)
 redis.call('ZCARD', d.expiry); redis.call('HLEN', d.ages); redis.call('SCARD', d.dropped); redis.call('ZCARD', d.started)
 
-if complete(f, total) then
+if complete(f, total) == 'budget' then
   redis.call('SADD', d.dropped, job)
   return { 'complete', 0, 0 }
 end
