@@ -1,11 +1,13 @@
 """What the files alone say of a run's datasets: for status and budget where there is no Redis to ask."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
+from results import jsonl
 from results.folder import OutputFolder
-from results.index import Index
+from results.index import Index, digest
 
 
 class FileTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +20,7 @@ class FileTotals(msgspec.Struct, frozen=True, kw_only=True):
     foreign: int
 
 
-def file_totals(output: str, names: Iterable[str]) -> dict[str, FileTotals]:
+def file_totals(output: str | Path, names: Iterable[str]) -> dict[str, FileTotals]:
     """The totals of each dataset; zeros where nothing was collected yet.
 
     Raises:
@@ -34,6 +36,26 @@ def read_index(folder: OutputFolder, name: str) -> Index:
     index.read_answers(folder.answers(name))
     index.read_rejected(folder.rejected(name))
     return index
+
+
+def rejected_ids(output: str | Path, name: str, reason: str | None = None) -> list[str]:
+    """The prompts that are rejected now (for that reason), in the order they were rejected.
+
+    Raises:
+        DiskFault, NotWritable: a file cannot be read.
+    """
+    folder = OutputFolder(output)
+    index = read_index(folder, name)
+    reasons: dict[str, str] = {}
+    for line in jsonl.rejected_lines(folder.rejected(name)):
+        reasons.pop(line.id, None)
+        if not line.retried:
+            reasons[line.id] = line.reason
+    return [
+        own
+        for own, why in reasons.items()
+        if (reason is None or why == reason) and digest(name, own) not in index.answers
+    ]
 
 
 def _totals(index: Index) -> FileTotals:
