@@ -15,7 +15,8 @@ import redis
 from budget import keys, verbs
 from budget.connections import translated
 from budget.ledger import Ledger
-from results.index import Index, Tick, digest_of_job, job_of
+from results.index import Index, digest_of_job, job_of
+from results.jsonl import Tick
 from results.sink import Sink
 
 _SCAN_AT_ONCE = 1000

@@ -13,7 +13,8 @@ from results.appender import Appender
 from results.entries import Answer, Fields, Rejection
 from results.errors import Damaged
 from results.folder import OutputFolder
-from results.index import Index, Tick, digest_of_job, job_of
+from results.index import Index, digest_of_job, job_of
+from results.jsonl import Tick
 from workers.contracts import encode_line
 
 log = logging.getLogger("tokenmill.collector")
