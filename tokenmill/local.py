@@ -252,7 +252,7 @@ class LocalRun:
         return Exit.INTERRUPTED if interrupted else Exit.DONE
 
     def _tell_next(self, final: status.Status, interrupted: bool) -> None:
-        path = self.file.path
+        path, tokenmill = self.file.path, view.program("tokenmill")
         if final.wasted_tokens:
             self._say(f"{view.tokens(final.wasted_tokens)} tokens were generated and not kept")
         answers = [self.file.output / dataset.name / "raw_responses.jsonl" for dataset in final.datasets]
@@ -263,11 +263,11 @@ class LocalRun:
             self._say("these come from the simulated SGLang: name real servers in [sglang] servers of the run file")
         self._say("\nnext:")
         if interrupted:
-            self._say(f"  go on where it stopped:             tokenmill run {path}")
+            self._say(f"  go on where it stopped:             {tokenmill} run {path}")
         else:
             self._say("  your own prompts:                   copy the run file, name your files in [[dataset]]")
-        self._say(f"  watch it from a second terminal:    tokenmill status {path} --watch")
-        self._say(f"  check every count against the files: tokenmill verify {path}")
+        self._say(f"  watch it from a second terminal:    {tokenmill} status {path} --watch")
+        self._say(f"  check every count against the files: {tokenmill} verify {path}")
 
 
 class _Progress:

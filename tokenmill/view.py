@@ -1,6 +1,8 @@
 """What a terminal shows of a run: the live table, plain lines in a log, and the summary at the end."""
 
 import json
+import shutil
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,14 @@ def verification(report: Report) -> list[str]:
     lines += [f"DIFFERENCE: {finding}" for finding in report.findings]
     lines.append("everything agrees" if report.is_good else f"{len(report.findings)} differences")
     return lines
+
+
+def program(name: str) -> str:
+    """How to call one of our programs from here: by its name if that is on PATH, else by its path."""
+    if shutil.which(name):
+        return name
+    beside = Path(sys.argv[0]).with_name(name)
+    return str(beside) if beside.exists() else name
 
 
 def record(path: Path) -> str:
