@@ -17,7 +17,8 @@ local function job_key(job) return 'rq:job:' .. job end
 
 local function int(value) return tonumber(value or 0) or 0 end
 
-local function text(number) return string.format('%.0f', number) end
+-- Whole numbers as text, also beyond 1e14. Adding 0 turns -0, which Redis takes for no number, into 0.
+local function text(number) return string.format('%.0f', number + 0) end
 
 local function now_ms()
   local time = redis.call('TIME')

@@ -217,6 +217,13 @@ class TestCommit:
         assert rig.field("A", "reserved") == "0"
         rig.check()
 
+    def test_a_job_that_reserves_nothing(self, rig: Rig) -> None:
+        rig.enqueue("A", "A-1", "A-2")
+        rig.commit(rig.lease(reserve=0), 5)
+        rig.check()
+        assert rig.release(rig.lease(reserve=0))
+        rig.check()
+
     def test_counters_beyond_what_a_float_can_hold_are_exact(self, rig: Rig) -> None:
         rig.enqueue("A", "A-1")
         rig.seed("A", ("A-big", 2**53))
