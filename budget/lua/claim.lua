@@ -1,5 +1,5 @@
 -- Take up to k jobs, round-robin over the datasets whose gate is open, and reserve their tokens.
--- A repeated nonce is answered with the same jobs, so a re-sent command takes nothing twice.
+-- A repeated nonce is answered with the same jobs (those of them still held), so a re-sent command takes nothing twice.
 -- KEYS: run, run:ready, run:seen, claim:<worker>, rq:suspended, a block for each served dataset, then spent and hash of every dataset
 -- ARGV: nonce, worker, k, lease_ms, admission, holds_suspect, max_waiting, started_at, served, all, then the reservation of each served dataset
 -- RETURNS: status (ok, notready, suspended), jobs as {dataset index, job, token, data, attempt, failures, deaths}, and {state, queued} of each served dataset
@@ -20,7 +20,10 @@ if before then
   local known = cmsgpack.unpack(before)
   if known[1] == nonce then
     local jobs = {}
-    for _, taken in ipairs(known[2]) do jobs[#jobs + 1] = answer(taken[1], taken[2], taken[3]) end
+    for _, taken in ipairs(known[2]) do
+      local lease = parse_lease(redis.call('HGET', block(6 + taken[1] * BLOCK).leases, taken[2]))
+      if lease and lease.token == taken[3] then jobs[#jobs + 1] = answer(taken[1], taken[2], taken[3]) end
+    end
     return { 'ok', jobs, known[3] }
   end
 end

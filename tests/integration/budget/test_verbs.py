@@ -110,6 +110,16 @@ class TestClaim:
         assert dump(rig.connection) == before
         assert [lease.job for lease in rig.claim("w2", 2).leases] == ["A-3"]
 
+    def test_a_repetition_leaves_out_what_is_held_no_more(self, rig: Rig) -> None:
+        rig.enqueue("A", "A-1", "A-2", "A-3")
+        call = rig.claim_call("w1", 3)
+        first, second, third = rig.run(call).leases
+        rig.commit(first, 5)
+        rig.release(second)
+        again = rig.lease("w2")
+        assert again.job == "A-2"
+        assert rig.run(call).leases == [third]
+
     def test_passes_over_done_leased_and_hollow_ids(self, rig: Rig) -> None:
         rig.enqueue("A", "A-1", "A-2", "A-3", "A-4")
         rig.seed("A", ("A-1", 5))
