@@ -192,6 +192,25 @@ class TestRenew:
         assert rig.commit(lease, 7) == (True, 7)
         rig.check()
 
+    def test_a_job_named_twice_is_leased_once(self, rig: Rig) -> None:
+        rig.enqueue("A", "A-1")
+        lease = rig.lease()
+        rig.connection.flushall()
+        for reserved in (20, 30):
+            assert rig.renew(lease, lease, reserved=reserved, age=reserved * 10) == ["held", "held"]
+            rig.check()
+
+    def test_what_was_dropped_meanwhile_is_not_dropped_any_more(self, rig: Rig) -> None:
+        rig.enqueue("A", "A-1")
+        lease = rig.lease()
+        rig.reclaim("w1")
+        rig.cap("A", 0)
+        assert rig.drop("A") == (1, 0)
+        assert rig.renew(lease) == ["held"]
+        rig.check()
+        rig.commit(lease, 3)
+        rig.check()
+
 
 class TestCommit:
     def test_stores_spends_and_settles(self, rig: Rig) -> None:
