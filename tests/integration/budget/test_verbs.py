@@ -441,6 +441,20 @@ class TestSeed:
         rig.check()
         assert rig.field("A", "rejected") == "0"
 
+    def test_ends_leases_and_what_rq_holds_of_them(self, rig: Rig) -> None:
+        rig.enqueue("A", "A-1", "A-2")
+        lease = rig.lease()
+        rig.cap("A", 0)
+        rig.drop("A")
+        rig.seed("A", ("A-1", 5), ("A-2", 6))
+        rig.check()
+        assert rig.field("A", "reserved") == "0"
+        assert rig.connection.keys("rq:job:*") == []
+        assert not rig.connection.exists(keys.dropped("A"))
+        assert rig.commit(lease, 5) == (False, 11)
+        assert rig.renew(lease) == ["done"]
+        assert not rig.release(lease)
+
     def test_forget_takes_back(self, rig: Rig) -> None:
         rig.seed("A", ("A-1", 5), ("A-2", 0), ("A-3", 7))
         rig.enqueue("A", pass_ends_with=0)
