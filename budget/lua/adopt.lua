@@ -15,7 +15,7 @@ if lease and lease.token == token then return { 'ok', int(v[3]), int(v[4]) } end
 if lease then return { 'taken', 0, 0 } end
 local f, total = facts(d), totals(KEYS[1], 4 + BLOCK, int(ARGV[7]))
 local inflight = redis.call('HLEN', d.leases)
-redis.call('ZCARD', d.expiry); redis.call('HLEN', d.ages); redis.call('SCARD', d.dropped); redis.call('ZCARD', d.started)
+check(d)
 
 if complete(f, total) then
   redis.call('SADD', d.dropped, job)
@@ -35,5 +35,5 @@ if admission == 'strict' then reserved = int(v[2]) end
 local now = now_ms()
 take_lease(d, job, { token = token, reserved = reserved, start = now, bucket = 0,
   suspect = int(v[5]) >= 2 and '1' or '0', adopted = '1', worker = worker }, now + lease_ms)
-if v[1] then redis.call('HINCRBY', job_hash, 'attempt', 1) end
+if v[1] then redis.call('HSET', job_hash, 'attempt', text(int(v[3]) + 1)) end
 return { 'ok', int(v[3]) + 1, int(v[4]) }

@@ -37,7 +37,7 @@ for i = 1, served do
   local f = facts(d)
   f.d, f.cursor, f.looked, f.chunk, f.plan, f.later, f.stale = d, 0, 0, {}, {}, {}, {}
   f.inflight, f.queued = redis.call('HLEN', d.leases), redis.call('LLEN', d.queue)
-  redis.call('ZCARD', d.expiry); redis.call('ZCARD', d.started); redis.call('HLEN', d.ages)
+  check(d)
   waiting = waiting + redis.call('XLEN', d.results)
   f.reservation = int(ARGV[10 + i])
   f.state = 'open'
@@ -58,8 +58,8 @@ local function peek(f)
     f.looked = f.looked + 1
     local is_done = redis.call('HEXISTS', f.d.done, job) == 1
     if not is_done and not f.stale[job] and redis.call('HEXISTS', f.d.leases, job) == 0 then
-      local v = redis.call('HMGET', job_key(job), 'data', 'worst', 'deaths')
-      if v[1] then return { job = job, worst = int(v[2]), deaths = int(v[3]) } end
+      local v = redis.call('HMGET', job_key(job), 'data', 'worst', 'deaths', 'attempt')
+      if v[1] then return { job = job, worst = int(v[2]), deaths = int(v[3]), attempt = int(v[4]) } end
     end
     if is_done then f.ended = f.ended or {}; f.ended[#f.ended + 1] = job end
     f.cursor = f.cursor + 1
@@ -103,7 +103,7 @@ while count < k and progressed do
         total.reserved = total.reserved + reserved
         count, progressed = count + 1, true
         f.plan[#f.plan + 1] = { job = head.job, token = nonce .. '-' .. count, reserved = reserved,
-          suspect = suspect and '1' or '0' }
+          attempt = head.attempt + 1, suspect = suspect and '1' or '0' }
       end
     end
   end
@@ -122,8 +122,8 @@ for i, f in ipairs(sets) do
   for _, p in ipairs(f.plan) do
     take_lease(f.d, p.job, { token = p.token, reserved = p.reserved, start = now, bucket = 0, suspect = p.suspect,
       adopted = '0', worker = worker }, now + lease_ms)
-    redis.call('HSET', job_key(p.job), 'status', 'started', 'worker_name', worker, 'started_at', started_at)
-    redis.call('HINCRBY', job_key(p.job), 'attempt', 1)
+    redis.call('HSET', job_key(p.job), 'status', 'started', 'worker_name', worker, 'started_at', started_at,
+      'attempt', text(p.attempt))
     jobs[#jobs + 1] = answer(i - 1, p.job, p.token)
     taken[#taken + 1] = { i - 1, p.job, p.token }
   end

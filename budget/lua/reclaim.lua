@@ -37,7 +37,7 @@ if found then
         if lease.suspect == '1' then dead[lease.worker].suspect = true end
       end
     end
-    redis.call('LLEN', d.queue); redis.call('XLEN', d.results)
+    check(d)
   end
 end
 
@@ -47,7 +47,7 @@ for _, p in ipairs(plan) do
   free_lease(p.d, p.job, p.lease)
   if p.data then
     local deaths = p.deaths
-    if p.lease.suspect == '1' or not fate.suspect then deaths = redis.call('HINCRBY', job_key(p.job), 'deaths', 1) end
+    if p.lease.suspect == '1' or not fate.suspect then deaths = deaths + 1 end
     if deaths >= 4 then
       redis.call('XADD', p.d.results, '*', 'kind', 'poison', 'job', p.job, 'data', p.data, 'deaths', deaths, 'attempts', p.attempt)
       redis.call('HSET', p.d.done, p.job, 0)
@@ -55,7 +55,7 @@ for _, p in ipairs(plan) do
       redis.call('UNLINK', job_key(p.job))
       fate.rejected = fate.rejected + 1
     else
-      redis.call('HSET', job_key(p.job), 'status', 'queued')
+      redis.call('HSET', job_key(p.job), 'status', 'queued', 'deaths', text(deaths))
       if deaths >= 3 then redis.call('RPUSH', p.d.queue, p.job) else redis.call('LPUSH', p.d.queue, p.job) end
       fate.back = fate.back + 1
     end

@@ -43,9 +43,7 @@ for _, p in ipairs(plan) do
     end
   end
 end
-int(redis.call('GET', d.spent))
-redis.call('HLEN', d.hash); redis.call('HLEN', d.ages); redis.call('SCARD', d.dropped)
-redis.call('ZCARD', d.expiry); redis.call('ZCARD', d.started)
+check(d)
 
 local changes = 0
 for _, p in ipairs(plan) do
