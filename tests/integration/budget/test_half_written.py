@@ -160,3 +160,26 @@ def test_a_job_hash_with_foreign_counters_stops_nothing(rig: Rig, verb: str) -> 
             rig.connection.hset(keys.rq_job(f"A-{number}"), mapping=junk)
     rig.run(call)
     rig.check()
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_a_redis_out_of_memory_leaves_all_as_it_was_or_does_it_all(start_server: StartServer, verb: str) -> None:
+    server = start_server()
+    with server.client() as client:
+        rig = Rig(client)
+        call = prepared(rig, verb)
+        rig.connection.config_set("maxmemory-policy", "noeviction")
+        rig.connection.config_set("maxmemory", 1)
+        before = dump(client)
+        try:
+            rig.run(call)
+        except RedisRefuses as refusal:
+            assert "out of memory" in str(refusal)
+            assert dump(client) == before
+            rig.connection.config_set("maxmemory", 0)
+            rig.run(call)
+        else:
+            # What only frees memory, or ends what is in flight, goes on.
+            assert verb in ("claim", "drop", "renew", "release", "reclaim", "forget")
+        assert dump(client) != before
+        rig.check()
