@@ -91,8 +91,7 @@ while count < k and progressed do
         if f.looked < 1000 then f.state = 'empty' end
       elseif not admits(f, total, f.inflight, admission, head.worst) then
         f.state = 'gated'
-        local samples_left = not f.max_samples or f.committed + f.inflight < f.max_samples
-        if admission == 'strict' and f.inflight == 0 and samples_left then f.fill = true end
+        f.fill = admission == 'strict' and is_full(f, total, f.inflight, head.worst)
       else
         local reserved = f.reservation
         if admission == 'strict' then reserved = head.worst end

@@ -132,6 +132,14 @@ local function admits(f, total, inflight, admission, worst)
       and (total.reserved == 0 or total.spent + total.reserved < total.cap)))
 end
 
+-- Under strict, with nothing in flight that could still make room: this job's worst case fits no more.
+local function is_full(f, total, inflight, worst)
+  if not f.open or inflight > 0 then return false end
+  if f.max_samples and f.committed >= f.max_samples then return false end
+  if f.cap and f.spent + worst > f.cap then return true end
+  return total.cap and total.reserved == 0 and total.spent + worst > total.cap
+end
+
 local function take_lease(d, job, lease, expires)
   redis.call('HSET', d.leases, job, pack_lease(lease))
   redis.call('ZADD', d.expiry, text(expires), job)
