@@ -14,7 +14,7 @@ local lease = parse_lease(redis.call('HGET', d.leases, job))
 if lease and lease.token == token then return { 'ok', int(v[3]), int(v[4]) } end
 if lease then return { 'taken', 0, 0 } end
 local f, total = facts(d), totals(KEYS[1], 4 + BLOCK, int(ARGV[7]))
-local inflight, worst = redis.call('HLEN', d.leases), int(v[2])
+local inflight, worst = redis.call('HLEN', d.leases), worst_of(f, v[2])
 check(d)
 
 if complete(f, total) then

@@ -59,7 +59,7 @@ local function peek(f)
     local is_done = redis.call('HEXISTS', f.d.done, job) == 1
     if not is_done and not f.stale[job] and redis.call('HEXISTS', f.d.leases, job) == 0 then
       local v = redis.call('HMGET', job_key(job), 'data', 'worst', 'deaths', 'attempt')
-      if v[1] then return { job = job, worst = int(v[2]), deaths = int(v[3]), attempt = int(v[4]) } end
+      if v[1] then return { job = job, worst = worst_of(f, v[2]), deaths = int(v[3]), attempt = int(v[4]) } end
     end
     if is_done then f.ended = f.ended or {}; f.ended[#f.ended + 1] = job end
     f.cursor = f.cursor + 1

@@ -18,7 +18,7 @@ idle = queued == 0 and redis.call('HLEN', d.leases) == 0 and redis.call('LLEN', 
 everything = everything and idle
 local is_complete = complete(f, total)
 redis.call('SCARD', d.dropped); redis.call('SCARD', KEYS[4])
-local worst_known = whole(redis.call('HGET', d.hash, 'worst'), 'worst')
+local worst_known = f.worst
 
 local plan, seen, worst_case = {}, {}, worst_known
 for i = 1, is_complete and 0 or jobs do

@@ -78,12 +78,18 @@ end
 
 -- What decides whether a dataset goes on. `total` holds the same sums over all of the run's datasets.
 local function facts(d)
-  local v = redis.call('HMGET', d.hash, 'cap', 'reserved', 'exhausted', 'full', 'max_samples', 'committed')
+  local v = redis.call('HMGET', d.hash, 'cap', 'reserved', 'exhausted', 'full', 'max_samples', 'committed', 'worst')
   local cap = v[1]
   return { cap = (cap and cap ~= 'none') and whole(cap, 'cap') or nil, open = cap and true or false,
     reserved = whole(v[2], 'reserved'), exhausted = v[3] == '1', full = v[4] == '1',
     max_samples = v[5] and whole(v[5], 'max_samples') or nil, committed = whole(v[6], 'committed'),
-    spent = whole(redis.call('GET', d.spent), 'spent') }
+    worst = whole(v[7], 'worst'), spent = whole(redis.call('GET', d.spent), 'spent') }
+end
+
+-- A job's worst case; one that names none (another hand queued it) counts as the dataset's longest.
+local function worst_of(f, value)
+  local worst = int(value)
+  return worst > 0 and worst or f.worst
 end
 
 -- Reads all that taking or ending a job writes to, so that a key of another type fails before the first write.

@@ -147,6 +147,15 @@ class TestStrict:
         strict.commit(lease, 10)
         assert strict.lease(datasets=["B"]).job == "B-0"
 
+    def test_a_job_that_does_not_say_its_worst_case_reserves_the_datasets(self, strict: Rig) -> None:
+        strict.cap("A", 150)
+        fill(strict, "A", 2, worst=100)
+        for job in ("A-0", "A-1"):
+            strict.connection.hdel(keys.rq_job(job), "worst")
+        assert len(strict.claim("w1", 2, datasets=["A"]).leases) == 1
+        assert strict.field("A", "reserved") == "100"
+        assert strict.adopt("A", "A-1").status == "wait"
+
     def test_a_stock_workers_job_fills_too(self, strict: Rig) -> None:
         strict.cap("A", 99)
         fill(strict, "A", 1, worst=100)
