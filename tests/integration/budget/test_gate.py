@@ -147,6 +147,16 @@ class TestStrict:
         strict.commit(lease, 10)
         assert strict.lease(datasets=["B"]).job == "B-0"
 
+    def test_the_total_cap_fills_all_when_nothing_is_in_flight(self, strict: Rig) -> None:
+        strict.connection.hset(keys.RUN, "max_tokens_total", 150)
+        fill(strict, "A", 9, worst=100)
+        fill(strict, "B", 9, worst=100)
+        strict.commit(strict.lease(datasets=["A"]), 100)
+        assert {gate.state for gate in strict.claim().gates.values()} == {"complete"}
+        publish(strict, 300)
+        assert (strict.field("A", "full"), strict.field("B", "full")) == (None, None)
+        assert len(strict.claim("w1", 2).leases) == 2
+
     def test_a_job_that_does_not_say_its_worst_case_reserves_the_datasets(self, strict: Rig) -> None:
         strict.cap("A", 150)
         fill(strict, "A", 2, worst=100)
