@@ -5,11 +5,20 @@ from typing import Any, Protocol
 
 import pytest
 import redis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.support import OwnServer, server_binary
 
-settings.register_profile("quick", max_examples=25, stateful_step_count=40, deadline=None, derandomize=True)
+# Shrinking against a real server takes minutes: `--hypothesis-profile=long` does it, and looks further.
+settings.register_profile(
+    "quick",
+    max_examples=40,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile(
     "long", max_examples=1000, stateful_step_count=80, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -23,9 +23,9 @@ for i = 1, count do
   else
     answers[i] = 0
     e.whole = redis.call('HEXISTS', job_key(e.job), 'data') == 1
+    -- Named twice, it would be leased and counted twice.
+    e.again, seen[e.job] = seen[e.job], true
   end
-  -- Named twice, it would be leased and counted twice.
-  e.again, seen[e.job] = seen[e.job], true
   entries[i] = e
 end
 
