@@ -97,7 +97,8 @@ class LocalRun:
         self._url = url
         self._connection = connections.connect(url)
         try:
-            self._collector = self._child("collector", ["collect"])
+            # It stays: what was finished may go on under a raised cap or with new prompts, as the producer finds out.
+            self._collector = self._child("collector", ["collect"], ("--stay",))
             self._producer = self._child("producer", ["push"])
             with self._progress() as show:
                 self._supervise(show)
@@ -140,13 +141,14 @@ class LocalRun:
     # -- going on
 
     def _supervise(self, show: Callable[[], None]) -> None:
-        """Until the collector has left: it is the last to know that everything is in the files."""
+        """Until the producer has left: it alone knows the prompts, and leaves when all is finished and written."""
         assert self._collector is not None and self._producer is not None
         while True:
             show()
             for child in list(self._children):
                 self._look_after(child)
-            if not self._collector.running and self._collector.exit is Exit.DONE:
+            if not self._producer.running and self._producer.exit is Exit.DONE and self._is_finished():
+                self._collector.end(10)
                 return
             if self._signals or self._is_out_of_time():
                 self._wind_down(show)
@@ -164,6 +166,10 @@ class LocalRun:
             child.restart()
         elif child.killed or child.exit is not Exit.DONE:
             raise ChildFailed(child)
+
+    def _is_finished(self) -> bool:
+        state = self._state()
+        return state is not None and state.all_finished()
 
     def _has_work(self) -> bool:
         state = self._state()
