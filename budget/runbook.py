@@ -93,6 +93,8 @@ def publish(
     }
     for dataset, fingerprint in fingerprints.items():
         entry[f"fingerprint:{dataset}"] = json.dumps(dict(fingerprint))
+    total_before = before.get("max_tokens_total")
+    raised = total_before is not None and (max_tokens_total is None or max_tokens_total > int(total_before))
     with translated(), client.pipeline() as pipe:
         pipe.hset(keys.RUN, mapping=entry)
         if max_tokens_total is None:
@@ -100,6 +102,9 @@ def publish(
         else:
             pipe.hset(keys.RUN, "max_tokens_total", max_tokens_total)
         for dataset, samples in max_samples.items():
+            if raised:
+                # As `set_cap`: what was full, or out of prompts, under the lower cap is looked at again.
+                pipe.hdel(keys.budget(dataset), "full", "exhausted")
             if samples is None:
                 pipe.hdel(keys.budget(dataset), "max_samples")
             else:

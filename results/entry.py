@@ -4,6 +4,7 @@ What other parts note in the entry (the tokenizer's facts, the model's) is kept 
 a Redis that was emptied in mid-run gets it back and the files can be read without any Redis.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -82,6 +83,11 @@ class Entry:
         client: Any = self._connection
         with translated():
             client.set(keys.READY, run_id)
+
+    def note_rates(self, rates: Mapping[str, float]) -> None:
+        client: Any = self._connection
+        with translated():
+            client.hset(keys.RATES, mapping={name: f"{rate:.1f}" for name, rate in rates.items()})
 
     def _save(self, **changes: Any) -> None:
         state = msgspec.structs.replace(self._state, **changes)

@@ -258,16 +258,22 @@ class LocalRun:
         return Exit.INTERRUPTED if interrupted else Exit.DONE
 
     def _tell_next(self, final: status.Status, interrupted: bool) -> None:
-        path = self.file.path
-        self._say(f"{view.tokens(final.wasted_tokens)} tokens were generated and not kept; answers are in:")
-        for dataset in final.datasets[:1]:
-            self._say(f"  {self.file.output / dataset.name / 'raw_responses.jsonl'} (one folder per dataset)")
+        path, tokenmill = self.file.path, view.program("tokenmill")
+        if final.wasted_tokens:
+            self._say(f"{view.tokens(final.wasted_tokens)} tokens were generated and not kept")
+        answers = [self.file.output / dataset.name / "raw_responses.jsonl" for dataset in final.datasets]
+        if written := [file for file in answers if file.exists() and file.stat().st_size]:
+            self._say(f"\nthe answers, a file for each dataset: {self.file.output}/*/raw_responses.jsonl")
+            self._say(f"one of them: {view.record(written[-1])}")
         if self.simulated:
-            self._say("these answers came from the simulated SGLang: name real ones in [sglang] servers")
+            self._say("these come from the simulated SGLang: name real servers in [sglang] servers of the run file")
+        self._say("\nnext:")
         if interrupted:
-            self._say(f"stopped; to continue: tokenmill run {path}")
+            self._say(f"  go on where it stopped:             {tokenmill} run {path}")
         else:
-            self._say(f"check every count against the files: tokenmill verify {path}")
+            self._say("  your own prompts:                   copy the run file, name your files in [[dataset]]")
+        self._say(f"  watch it from a second terminal:    {tokenmill} status {path} --watch")
+        self._say(f"  check every count against the files: {tokenmill} verify {path}")
 
 
 class _Progress:

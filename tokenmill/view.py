@@ -1,6 +1,11 @@
 """What a terminal shows of a run: the live table, plain lines in a log, and the summary at the end."""
 
+import json
+import shutil
+import sys
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console, Group
 from rich.table import Table
@@ -159,6 +164,31 @@ def verification(report: Report) -> list[str]:
     lines += [f"DIFFERENCE: {finding}" for finding in report.findings]
     lines.append("everything agrees" if report.is_good else f"{len(report.findings)} differences")
     return lines
+
+
+def program(name: str) -> str:
+    """How to call one of our programs from here: by its name if that is on PATH, else by its path."""
+    if shutil.which(name):
+        return name
+    beside = Path(sys.argv[0]).with_name(name)
+    return str(beside) if beside.exists() else name
+
+
+def record(path: Path) -> str:
+    """The first line of a result file, shortened for the eye."""
+    with path.open("rb") as file:
+        line: dict[str, Any] = json.loads(file.readline())
+    shown = {
+        name: line[name]
+        for name in ("id", "dataset", "turn", "prompt_tokens", "completion_tokens", "finish_reason")
+        if name in line
+    }
+    for name in ("input_ids", "output_ids"):
+        ids: list[int] = line.get(name) or []
+        shown[name] = f"[{', '.join(map(str, ids[:4]))}, … {len(ids)} in all]"
+    text = str(line.get("text", ""))
+    shown["text"] = text if len(text) <= 60 else text[:60] + "…"
+    return json.dumps(shown, ensure_ascii=False)
 
 
 def show(console: Console, status: Status) -> None:
