@@ -50,7 +50,7 @@ class Entry:
             max_samples={dataset.name: dataset.max_samples for dataset in self._config.datasets},
         )
         caps = {dataset.name: dataset.max_tokens for dataset in self._config.datasets}
-        runbook.apply_file_caps(self._connection, caps, only_missing=True)
+        runbook.apply_file_caps(self._connection, caps)
         self._save(fingerprints={**self._state.fingerprints, **self._fingerprints})
 
     def restore_facts(self) -> None:

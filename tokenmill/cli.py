@@ -155,7 +155,8 @@ def collect(file: "RunFile", *, overrides: tuple[str, ...], stay: bool, wait_s: 
     from results.collector import Collector
 
     url = _redis_url(file, needed_by="collect")
-    Collector(file.config, url, stop=_stop_on_signals(), stay=stay, wait_s=wait_s).run()
+    if not Collector(file.config, url, stop=_stop_on_signals(), stay=stay, wait_s=wait_s).run():
+        raise Interrupted("the collector was stopped; run the same command again to continue")
 
 
 @cli.command()
