@@ -24,7 +24,7 @@ from budget.errors import Exit, OutsideFault, Problem
 from tokenmill import status, view
 from tokenmill.children import Child
 from tokenmill.embedded import EmbeddedRedis
-from tokenmill.runfile import RunFile
+from tokenmill.runfile import RunFile, RunFileProblem, refuse_unknown
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.process import SimulatorProcess
 
@@ -314,9 +314,8 @@ def simulator_config(file: RunFile) -> SimulatorConfig:
     Raises:
         RunFileProblem: the table is not as it must be.
     """
-    from tokenmill.runfile import RunFileProblem
-
     table = dict(file.simulator)
+    refuse_unknown(table, [*SimulatorConfig.__struct_fields__, "slots"], "[simulator]", file.path)
     if "slots" in table:
         table["max_running_requests"] = table.pop("slots")
     folder = Path(file.config.tokenizer)
