@@ -253,7 +253,8 @@ def worst_case(payload: Payload, sampling: dict[str, Any]) -> int:
 class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the producer tells of the tokenizer, so that workers need not load it.
 
-    `probe` is a text and its ids: a server that tokenizes it otherwise serves another model.
+    `probe_text` has the ids `probe_ids`, with the special tokens that stand in it and none added: a server
+    that tokenizes it otherwise serves another model.
     """
 
     vocab_size: int
