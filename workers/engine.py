@@ -154,7 +154,7 @@ class Engine:
         pause = IDLE_FIRST_S
         while not self._stopping:
             self.changed.clear()
-            free = min(self._concurrency - len(self.flights), CLAIM_BATCH)
+            free = min(self._concurrency - len(self._tasks), CLAIM_BATCH)
             if free <= 0 or not self.servers.up:
                 self._complain(f"no server is up ({self._why_down()}): claiming nothing", self.servers.up)
                 await self._wait(IDLE_LONGEST_S)
