@@ -223,15 +223,18 @@ class AsyncWorker(BaseWorker):
                 samplings.append(sampling)
         deadline = asyncio.get_running_loop().time() + self._wait_s
         said = False
+        servers.check_again = lambda server: self._check(server, servers, joined, samplings)
         while not self._signals:
-            problems = {server.url: await self._check(server, servers, joined, samplings) for server in servers.all}
+            for server in servers.all:
+                server.reason = await servers.check_again(server) or ""
+                server.up = not server.reason
             if servers.up:
                 for server in servers.all:
                     if not server.up:
                         server.up = True  # so that the fault is said, and the server asked again until it is up
-                        servers.fault(server, problems[server.url] or "")
+                        servers.fault(server, server.reason)
                 return
-            sentence = "; ".join(f"{url}: {problem}" for url, problem in problems.items())
+            sentence = "; ".join(f"{server.url}: {server.reason}" for server in servers.all)
             if asyncio.get_running_loop().time() > deadline:
                 raise ServerAway(f"no SGLang server can be reached ({sentence}): start one, or mend [sglang] servers")
             if not said:

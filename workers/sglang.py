@@ -6,6 +6,7 @@ what an answer or a broken connection means is judged in `workers.outcomes`.
 """
 
 import json
+import os
 from typing import Any, Literal, cast
 
 import aiohttp
@@ -42,7 +43,8 @@ def _broken(error: Exception) -> Broken:
     cause = error.__cause__
     text = str(error) or str(cause) or type(error).__name__
     if isinstance(cause, aiohttp.ClientConnectorError) or isinstance(error, httpx.ConnectError):
-        return Broken("refused", text)
+        number = cause.os_error.errno if isinstance(cause, aiohttp.ClientConnectorError) else None
+        return Broken("refused", os.strerror(number).lower() if number and number > 0 else text)
     if isinstance(cause, TimeoutError) or isinstance(error, httpx.ReadTimeout):
         kind = "refused" if isinstance(cause, aiohttp.ConnectionTimeoutError) else "timeout"
         return Broken(kind, text)

@@ -39,7 +39,8 @@ def test_the_same_for_the_event_loop(start_server: StartServer) -> None:
         call = Rig(client).claim_call()
 
     async def ask() -> None:
-        asking: Any = redis.asyncio.Redis(unix_socket_path=str(server.socket), retry=None)
+        settings: dict[str, Any] = {"unix_socket_path": str(server.socket), "retry": None}
+        asking: Any = redis.asyncio.Redis(**settings)
         ledger = AsyncLedger(asking)
         assert (await ledger(call)).status == "ok"
         server.kill()
