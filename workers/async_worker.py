@@ -11,6 +11,7 @@ import logging
 import math
 import signal
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,7 @@ SLOWEST_S_PER_TOKEN = 1.0
 SHORTEST_READ_S = 600.0
 # Redis connections of a worker: claims, renewals and sweeps beside the commits of all slots.
 CONNECTIONS = 16
+PUBSUB_PAUSE_S = 2.0
 
 
 class AsyncWorker(BaseWorker):
@@ -95,6 +97,12 @@ class AsyncWorker(BaseWorker):
             super().handle_payload(message)
         elif self._loop is not None and self._engine is not None:
             self._loop.call_soon_threadsafe(self._engine.stop_job, str(payload.get("job_id")))
+
+    def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
+        """RQ's thread for commands ends on anything but a lost connection; after a time-out a worker would be deaf."""
+        if not isinstance(exc, redis.RedisError | OSError):
+            raise exc
+        time.sleep(PUBSUB_PAUSE_S)
 
     def work(
         self,
