@@ -270,6 +270,7 @@ class LocalRun:
             self._say("  your own prompts:                   copy the run file, name your files in [[dataset]]")
         self._say(f"  watch it from a second terminal:    {tokenmill} status {path} --watch")
         self._say(f"  check every count against the files: {tokenmill} verify {path}")
+        self._say(f"  training files of the answers:      {tokenmill} export {path} --format specforge")
 
     def _write_report(self, final: status.Status) -> None:
         """Last, because it reads every answer once more; not where somebody waits for the end."""

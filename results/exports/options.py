@@ -83,7 +83,8 @@ def place(options: Options, output: Path) -> Place:
     """
     given = options.output
     if options.format == "speculators":
-        target = given or output / "exports" / "speculators"
+        # Resolved, so that even `.` has a name.
+        target = (given or output / "exports" / "speculators").resolve()
         if target.suffix in (".json", ".jsonl"):
             raise ExportProblem(f"{target} names a file, and speculators reads a folder: name a folder")
         return Place(folder=target.parent, stem=target.name, suffix="", is_folder=True)

@@ -44,7 +44,7 @@ def export(config: RunConfig, options: Options) -> Outcome:
     options.check()
     where = place(options, Path(config.output))
     folder = OutputFolder(config.output)
-    names = list(options.datasets) or [dataset.name for dataset in config.datasets]
+    names = list(dict.fromkeys(options.datasets)) or [dataset.name for dataset in config.datasets]
     if options.format == "parquet":
         parquet.require()
     shapes = _Shapes(options, _decoder(config, folder) if options.text else None)

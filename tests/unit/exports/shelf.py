@@ -8,6 +8,9 @@ from typing import Any, cast
 from results.exports import Options, Outcome, export
 from workers.contracts import DatasetConfig, Record, RunConfig, encode_line
 
+ROOT = Path(__file__).resolve().parents[3]
+TOKENIZER = str(ROOT / "examples" / "tokenizer")
+
 
 def record(own: str = "p", **changes: Any) -> Record:
     """One answer; `output_ids` decides how many tokens it has."""
@@ -45,7 +48,7 @@ class Shelf:
         self.config = RunConfig(
             name="r",
             output=str(folder / "out"),
-            tokenizer="examples/tokenizer",
+            tokenizer=TOKENIZER,
             datasets=[DatasetConfig(name=name, prompts="p", max_tokens=1000) for name in names],
         )
         for name in names:

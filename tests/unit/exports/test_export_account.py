@@ -2,14 +2,16 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from budget.errors import Exit
+from results import turns
 from results.exports import Outcome
 from results.exports.options import ExportProblem
-from tests.unit.exports.shelf import Shelf, conversation, plain_rows, record
+from tests.unit.exports.shelf import ROOT, TOKENIZER, Shelf, conversation, plain_rows, record
 from workers.contracts import RejectLine, encode_line
 
 
@@ -192,7 +194,7 @@ def test_the_manifest_says_from_what_and_into_what(shelf: Shelf) -> None:
     (output,) = held["outputs"]
     written = (outcome.folder / output["file"]).read_bytes()
     assert (output["sha256"], output["bytes"]) == (hashlib.sha256(written).hexdigest(), len(written))
-    assert held["tokenizer"] == {"name": "examples/tokenizer", "tokenizer_hash": "t", "template_hash": "h"}
+    assert held["tokenizer"] == {"name": TOKENIZER, "tokenizer_hash": "t", "template_hash": "h"}
     assert (held["run"], held["output_id"], held["options"]["max_length"]) == ("r", "i", 100)
     assert held["versions"].keys() == {"python", "tokenmill"}
     assert [dataset["name"] for dataset in held["run_file"]["datasets"]] == ["A1"]
@@ -214,3 +216,15 @@ def test_what_cannot_be_exported_is_a_sentence(shelf: Shelf, kind: str, options:
         shelf.export(kind, **options)
     assert raised.value.exit_code is Exit.USER
     assert not [path for path in (shelf.folder / "out").rglob("*") if path.is_file()]
+
+
+def test_the_documentation_has_the_columns_the_examples_and_the_reasons(shelf: Shelf) -> None:
+    page = (ROOT / "docs" / "exports.md").read_text(encoding="utf-8")
+    tokens, chat = [json.loads(block) for block in re.findall(r"```json\n(.*?)\n```", page, re.DOTALL)]
+    shelf.put("A1", record("HumanEval/0", model="Kimi-K2", worker="gpu0-1", text="4"))
+    assert shelf.rows() == [tokens]
+    assert shelf.rows("conversations") == [chat]
+    assert not [name for name in tokens if f"`{name}`" not in page]
+    reasons = [value for name, value in vars(turns).items() if name.isupper() and isinstance(value, str)]
+    assert len(reasons) == 10
+    assert not [reason for reason in reasons if f"`{reason}`" not in page]

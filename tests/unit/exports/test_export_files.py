@@ -150,3 +150,17 @@ def test_exported_again_it_is_the_same_file(shelf: Shelf) -> None:
     shelf.put("A1", *(record(f"p{number}") for number in range(5)))
     first = shelf.export().files
     assert shelf.export().files == first
+
+
+def test_a_dataset_named_twice_is_exported_once(shelf: Shelf) -> None:
+    shelf.put("A1", record("a"))
+    assert len(shelf.rows(datasets=("A1", "A1"))) == 1
+
+
+def test_the_folder_one_is_in_has_a_name(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf.put("A1", record("a"))
+    (shelf.folder / "data").mkdir()
+    monkeypatch.chdir(shelf.folder / "data")
+    shelf.export("speculators", output=Path())
+    assert names(shelf.folder / "data") == {"shard-00000.jsonl"}
+    assert (shelf.folder / "data.manifest.json").exists()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from results.exports.rows import token_row
 from results.turns import Answer, Ids, TurnFile
 from tests.unit.exports.shelf import (
+    TOKENIZER,
     Shelf,
     conversation,
     one_schema,
@@ -143,7 +144,7 @@ def test_a_text_that_looks_like_a_date_and_half_a_surrogate_pair_do_not_break_a_
 def test_text_is_decoded_from_the_ids_where_it_is_wanted(shelf: Shelf) -> None:
     from workers.chat import ChatTokenizer
 
-    tokenizer = ChatTokenizer.load("examples/tokenizer")
+    tokenizer = ChatTokenizer.load(TOKENIZER)
     asked = tokenizer.render([{"role": "user", "content": "Hello"}])
     said = tokenizer._encode("Good day")  # pyright: ignore[reportPrivateUsage]
     shelf.put("A1", record("a", input_ids=asked, output_ids=said))
