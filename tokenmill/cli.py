@@ -354,6 +354,51 @@ def verify(file: "RunFile", *, overrides: tuple[str, ...], as_json: bool) -> Non
 
 @cli.command()
 @run_file
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["specforge", "speculators", "conversations", "parquet"]),
+    required=True,
+    help="Token ids with a loss mask for SpecForge (one file), for speculators (a folder) or as Parquet; or messages.",
+)
+@click.option("--output", type=click.Path(path_type=Path), help="File or folder; exports/ in the output folder.")
+@click.option("--dataset", "datasets", multiple=True, metavar="NAME", help="Only this one (repeat for more).")
+@click.option("--max-length", type=click.IntRange(min=1), help="Cut longer rows to so many tokens.")
+@click.option(
+    "--min-supervised",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Leave out rows with fewer generated tokens.",
+)
+@click.option("--finish", type=click.Choice(["any", "stop"]), default="any", help="stop: leave out truncated answers.")
+@click.option("--dedupe", is_flag=True, help="Leave out rows with the same token ids as an earlier one.")
+@click.option("--split", type=float, metavar="SHARE", help="Write train and eval, with this share of prompts in train.")
+@click.option("--text", is_flag=True, help="Decode each row's ids into its text; without it, text is the answer's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
+def export(
+    file: "RunFile", *, overrides: tuple[str, ...], kind: Any, datasets: tuple[str, ...], as_json: bool, **options: Any
+) -> None:
+    """Write training files from the answers, each as a whole or not at all, and a manifest."""
+    from results.exports import Options
+    from tokenmill import exporting
+
+    names = tuple(_known(file, datasets)) if datasets else ()
+    exporting.export(file, Options(format=kind, datasets=names, **options), as_json=as_json)
+
+
+@cli.command()
+@run_file
+@click.option("--output", type=click.Path(path_type=Path), help="The file; report.html in the output folder.")
+def report(file: "RunFile", *, overrides: tuple[str, ...], output: Path | None) -> None:
+    """Write report.html: tokens, lengths, servers and rejects of the run, in one file that opens anywhere."""
+    from tokenmill import exporting
+
+    click.echo(exporting.report(file, _connection(file), output))
+
+
+@cli.command()
+@run_file
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def reset(file: "RunFile", *, overrides: tuple[str, ...], yes: bool) -> None:
     """Free the Redis database of this run; the files stay, and the next run is seeded from them."""
