@@ -22,7 +22,8 @@ from workers.servers import Servers
 def reservations_of(joined: Joined, datasets: Sequence[str]) -> Reservations:
     """The reservations of a worker that serves `datasets`, before it has heard Redis."""
     most = {name: int(joined.sampling(name)["max_new_tokens"]) for name in datasets}
-    return Reservations(joined.config.admission, most, joined.config.timing.renew_ms / 1000)
+    config = joined.config
+    return Reservations(config.admission, most, config.timing.renew_ms / 1000, config.max_tokens_total)
 
 
 class Leases:

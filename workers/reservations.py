@@ -22,10 +22,14 @@ class Reservations:
     Args:
         most: for each dataset, the most tokens of one answer: what a job reserves until Redis has been heard.
         renew_s: how often leases are renewed, in seconds; the longest time between two revisions.
+        total_cap: the run's cap over all its datasets; what datasets that are not served here use of it is not seen.
     """
 
-    def __init__(self, admission: Admission, most: Mapping[str, int], renew_s: float) -> None:
+    def __init__(
+        self, admission: Admission, most: Mapping[str, int], renew_s: float, total_cap: int | None = None
+    ) -> None:
         self.admission: Admission = admission
+        self._total_cap = total_cap
         self._renew_s = renew_s
         self._ages: dict[str, Ages] = {name: Ages() for name in most}
         self._most = dict(most)
@@ -58,11 +62,12 @@ class Reservations:
         if not self.forecasts:
             return []
         reserved = sum(ages.reserved for ages in self._ages.values())
-        return [
-            name
-            for name, ages in self._ages.items()
-            if ages.remaining is not None and ages.in_flight and ages.remaining < reserved
-        ]
+        held = [name for name, ages in self._ages.items() if ages.in_flight]
+        if self._total_cap is not None:
+            spent = sum(ages.spent for ages in self._ages.values())
+            if self._total_cap - spent - reserved < reserved:
+                return held
+        return [name for name in held if (left := self._ages[name].remaining) is not None and left < reserved]
 
     def pause_s(self, datasets: Iterable[str], speed: float) -> float:
         """How long the reservations of `datasets` stay fresh, at `speed` tokens per second and request."""
