@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from rq.utils import now, utcformat
@@ -12,6 +12,7 @@ from budget.connections import RedisAway, RedisRefuses
 from budget.ledger import AsyncLedger
 from budget.verbs import Claimed
 from workers.contracts import RunConfig
+from workers.flight import Flight
 from workers.reservations import Reservations
 
 log = logging.getLogger("tokenmill.worker")
@@ -50,8 +51,8 @@ class Claims:
         self._complain = complain
         self._turn = 0
 
-    async def take(self, k: int, *, holds_suspect: bool) -> Claimed | None:
-        """Up to `k` jobs; None where nothing can be claimed for now, which has been said."""
+    async def take(self, k: int, flights: Iterable[Flight]) -> Claimed | None:
+        """Up to `k` jobs beside the `flights` under way; None where none can be had for now, which has been said."""
         self._turn += 1
         order = self._reservations.order(self._datasets, self._turn)
         call = verbs.claim(
@@ -63,7 +64,7 @@ class Claims:
             admission=self._config.admission,
             reservations=[self._reservations.first(name) for name in order],
             lease_ms=self._config.timing.lease_ms,
-            holds_suspect=holds_suspect,
+            holds_suspect=any(flight.lease.suspect for flight in flights),
             max_waiting=self._config.max_waiting_results,
             now=utcformat(now()),
         )

@@ -14,6 +14,8 @@ from workers.contracts import Admission
 
 LOOKS_PER_ANSWER = 30
 SHORTEST_S = 0.1
+# Between two renewals of all leases only what changes a reservation by a hundredth is told: a tenth of them.
+SMALLEST_CHANGE = 100
 
 
 class Reservations:
@@ -56,6 +58,10 @@ class Reservations:
         if self.admission == "forecast":
             return min(worst, self._curves[dataset].reserved(age))
         return worst if self.admission == "strict" else 0
+
+    def worth_telling(self, told: int, reserved: int) -> bool:
+        """Whether a revision cannot wait for the next renewal of all leases."""
+        return abs(reserved - told) * SMALLEST_CHANGE > told
 
     def near_cap(self) -> list[str]:
         """The datasets whose gate could close if all that is in flight went to them: those to revise often."""
