@@ -165,8 +165,7 @@ class Engine:
                     self._complain(f"no server is up ({self.servers.why_down}): claiming nothing")
                 await self._wait(IDLE_LONGEST_S)
                 continue
-            suspect = any(flight.lease.suspect for flight in self.flights.values())
-            claimed = await self._claims.take(free, holds_suspect=suspect)
+            claimed = await self._claims.take(free, self.flights.values())
             if claimed is None:
                 await self._wait(IDLE_LONGEST_S)
                 continue

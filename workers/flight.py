@@ -8,13 +8,18 @@ from workers.contracts import Payload, worst_case
 
 
 class Flight:
-    """A job in flight. `given_up` says why it was cancelled, "" where the worker leaves at once."""
+    """A job in flight.
+
+    `reserved` is what the ledger was last told (0: nothing since it was claimed); `given_up` says why it was
+    cancelled, "" where the worker leaves at once.
+    """
 
     def __init__(self, lease: Lease, payload: Payload, attempt: Attempt, sampling: dict[str, Any]) -> None:
         self.lease = lease
         self.payload = payload
         self.attempt = attempt
         self.worst = worst_case(payload, sampling)
+        self.reserved = 0
         self.settling = False
         self.given_up = ""
 

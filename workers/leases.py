@@ -22,7 +22,8 @@ from workers.servers import Servers
 def reservations_of(joined: Joined, datasets: Sequence[str]) -> Reservations:
     """The reservations of a worker that serves `datasets`, before it has heard Redis."""
     most = {name: int(joined.sampling(name)["max_new_tokens"]) for name in datasets}
-    return Reservations(joined.config.admission, most, joined.config.timing.renew_ms / 1000)
+    config = joined.config
+    return Reservations(config.admission, most, config.timing.renew_ms / 1000, config.max_tokens_total)
 
 
 class Leases:
@@ -76,9 +77,14 @@ class Leases:
                 await self._renew(list(self._flights.values()))
             else:
                 await self.learn(near)
-                flights = [flight for flight in self._flights.values() if flight.lease.dataset in near]
-                if flights:
+                if flights := [flight for flight in self._flights.values() if self._is_due(flight, near)]:
                     await self._renew(flights)
+
+    def _is_due(self, flight: Flight, near: Sequence[str]) -> bool:
+        if flight.lease.dataset not in near:
+            return False
+        reserved = self.reservations.revised(flight.lease.dataset, flight.age, flight.worst)
+        return self.reservations.worth_telling(flight.reserved, reserved)
 
     async def _renew(self, flights: list[Flight]) -> None:
         renewals = [self._renewal(flight) for flight in flights]
@@ -94,11 +100,12 @@ class Leases:
 
     def _renewal(self, flight: Flight) -> verbs.Renewal:
         lease, age = flight.lease, flight.age
+        flight.reserved = self.reservations.revised(lease.dataset, age, flight.worst)
         return verbs.Renewal(
             dataset=lease.dataset,
             job=lease.job,
             token=lease.token,
-            reserved=self.reservations.revised(lease.dataset, age, flight.worst),
+            reserved=flight.reserved,
             bucket=bucket(age),
             suspect=lease.suspect,
             adopted=lease.adopted,

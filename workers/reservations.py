@@ -14,6 +14,8 @@ from workers.contracts import Admission
 
 LOOKS_PER_ANSWER = 30
 SHORTEST_S = 0.1
+# Between two renewals of all leases only what changes a reservation by a hundredth is told: a tenth of them.
+SMALLEST_CHANGE = 100
 
 
 class Reservations:
@@ -22,10 +24,14 @@ class Reservations:
     Args:
         most: for each dataset, the most tokens of one answer: what a job reserves until Redis has been heard.
         renew_s: how often leases are renewed, in seconds; the longest time between two revisions.
+        total_cap: the run's cap over all its datasets; what datasets that are not served here use of it is not seen.
     """
 
-    def __init__(self, admission: Admission, most: Mapping[str, int], renew_s: float) -> None:
+    def __init__(
+        self, admission: Admission, most: Mapping[str, int], renew_s: float, total_cap: int | None = None
+    ) -> None:
         self.admission: Admission = admission
+        self._total_cap = total_cap
         self._renew_s = renew_s
         self._ages: dict[str, Ages] = {name: Ages() for name in most}
         self._most = dict(most)
@@ -53,16 +59,21 @@ class Reservations:
             return min(worst, self._curves[dataset].reserved(age))
         return worst if self.admission == "strict" else 0
 
+    def worth_telling(self, told: int, reserved: int) -> bool:
+        """Whether a revision cannot wait for the next renewal of all leases."""
+        return abs(reserved - told) * SMALLEST_CHANGE > told
+
     def near_cap(self) -> list[str]:
         """The datasets whose gate could close if all that is in flight went to them: those to revise often."""
         if not self.forecasts:
             return []
         reserved = sum(ages.reserved for ages in self._ages.values())
-        return [
-            name
-            for name, ages in self._ages.items()
-            if ages.remaining is not None and ages.in_flight and ages.remaining < reserved
-        ]
+        held = [name for name, ages in self._ages.items() if ages.in_flight]
+        if self._total_cap is not None:
+            spent = sum(ages.spent for ages in self._ages.values())
+            if self._total_cap - spent - reserved < reserved:
+                return held
+        return [name for name in held if (left := self._ages[name].remaining) is not None and left < reserved]
 
     def pause_s(self, datasets: Iterable[str], speed: float) -> float:
         """How long the reservations of `datasets` stay fresh, at `speed` tokens per second and request."""
