@@ -125,7 +125,7 @@ class Collector:
     def _work(self) -> bool:
         entry = Entry(self._connection, self._config, self._folder)
         # Before the files are read: a database that is another's is refused at once.
-        entry.publish()
+        entry.publish(start=True)
         for sink in self._sinks.values():
             sink.open(self._tick)
         ready = False

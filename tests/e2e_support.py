@@ -14,10 +14,12 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+import msgspec
 import redis
 
 from tokenmill.embedded import _binary as redis_binary  # pyright: ignore[reportPrivateUsage]
@@ -29,6 +31,7 @@ from workers.simulator.process import SimulatorProcess
 ROOT = Path(__file__).parent.parent
 TOKENIZER = ROOT / "examples" / "tokenizer"
 PATIENCE_S = 120.0
+HELD_TOKENS = 400
 # Short enough that a death is noticed within a second, long enough for a machine that has other work.
 TIMING = {"lease_ms": 3000, "renew_ms": 500, "sweep_ms": 300, "retry_ms": 200}
 
@@ -65,6 +68,14 @@ class RedisServer:
         with contextlib.suppress(redis.RedisError):
             return bool(self.client.ping())
         return False
+
+    def holders(self, *datasets: str) -> Counter[str]:
+        """How many jobs each worker has in flight."""
+        leases = [lease for name in datasets for lease in self.client.hvals(f"budget:{name}:leases")]
+        return Counter(lease.decode().split(" ")[-1] for lease in leases)
+
+    def spent(self, dataset: str) -> int:
+        return int(self.client.get(f"budget:{dataset}:spent") or 0)
 
     def kill(self) -> None:
         """kill -9."""
@@ -149,7 +160,7 @@ class Job:
             "run": {"name": "test", "max_tokens_per_dataset": 2000},
             # A path in the folder, so that every process of this run is known by its command line.
             "model": {"tokenizer": str(folder / "tokenizer")},
-            "sampling": {"max_new_tokens": 200},
+            "sampling": {"max_new_tokens": 600},
             "sglang": {"concurrency": 16},
             "timing": dict(TIMING),
         }
@@ -301,12 +312,25 @@ class Simulator:
         self.log = folder / "simulator.jsonl"
         self.child = SimulatorProcess.start(config)
         self.url = self.child.url
+        self._speed = config.time_scale
 
     def state(self) -> dict[str, Any]:
         return self._call("/simulator/state", None)
 
+    def hold(self) -> None:
+        """From now on nothing is finished, until `let_go`: the middle of a run, for as long as a test needs it.
+
+        A token takes so long that an answer of `HELD_TOKENS` outlasts every wait, while the single token
+        with which a worker tries a server comes soon.
+        """
+        self._call("/slow_down", {"forward_sleep_time": 0.4 * self._speed})
+
+    def let_go(self) -> None:
+        self._call("/slow_down", {"forward_sleep_time": 0})
+
     def faults(self, *faults: Fault) -> None:
-        self._call("/simulator/faults", {"faults": [{"mode": f.mode, "count": f.count} for f in faults]})
+        """These faults instead of those in force."""
+        self._call("/simulator/faults", {"faults": msgspec.to_builtins(list(faults))})
 
     def _call(self, path: str, body: Any) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
@@ -328,7 +352,9 @@ class Simulator:
         self.child.stop(grace_s=0)
 
 
-def simulator_config(folder: Path, *, tokens: float = 50, speed: float = 20, **changes: Any) -> SimulatorConfig:
+def simulator_config(
+    folder: Path, *, tokens: float = HELD_TOKENS, speed: float = 200, **changes: Any
+) -> SimulatorConfig:
     """A server whose answers all have `tokens` tokens; at speed 1 about 100 of them a second."""
     settings: dict[str, Any] = {
         "tokenizer": str(TOKENIZER),

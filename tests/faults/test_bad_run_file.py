@@ -69,8 +69,8 @@ ROWS: dict[str, tuple[Edit, list[str]]] = {
     "a negative total": (put("run", "max_tokens_total", -1), ["max_tokens_total", "-1"]),
     "a negative number of samples": (put_dataset("max_samples", -1), ["max_samples", "A1"]),
     "strict below one worst case": (
-        both(put("run", "admission", "strict"), put_dataset("max_tokens", 199)),
-        ["strict", "199", "200", "A1"],
+        both(put("run", "admission", "strict"), put_dataset("max_tokens", 599)),
+        ["strict", "599", "600", "A1"],
     ),
     "no such admission": (put("run", "admission", "greedy"), ["admission", "[run]"]),
     "no such treatment of cut answers": (put("run", "truncated", "cut"), ["truncated", "[run]"]),
