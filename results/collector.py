@@ -93,6 +93,9 @@ class Collector:
                 return False
             for warning in connections.check_safe(self._connection):
                 log.warning("%s", warning)
+            # Before the lock, which could only say that somebody has it.
+            state = self._folder.state()
+            runbook.refuse_another(runbook.published(self._connection), None if state is None else state.id)
             self._lock.acquire()
             try:
                 return self._work()

@@ -266,7 +266,8 @@ class LocalRun:
         answers = [self.file.output / dataset.name / "raw_responses.jsonl" for dataset in final.datasets]
         if written := [file for file in answers if file.exists() and file.stat().st_size]:
             self._say(f"\nthe answers, a file for each dataset: {self.file.output}/*/raw_responses.jsonl")
-            self._say(f"one of them: {view.record(written[-1])}")
+            if record := view.record(written[-1]):
+                self._say(f"one of them: {record}")
         if self.simulated:
             self._say("these come from the simulated SGLang: name real servers in [sglang] servers of the run file")
         self._say("\nnext:")

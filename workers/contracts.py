@@ -240,6 +240,9 @@ def unpack_lines(packed: bytes) -> bytes:
         ValueError: they are not what `pack_lines` made.
     """
     try:
+        # Where a frame says how large it is, zstandard heeds no limit.
+        if zstandard.frame_content_size(packed) > MAX_JOB_BYTES:
+            raise ValueError(f"a result is larger than {MAX_JOB_BYTES} bytes")
         return zstandard.ZstdDecompressor().decompress(packed, max_output_size=MAX_JOB_BYTES)
     except zstandard.ZstdError as error:
         raise ValueError(f"a result is damaged: {error}") from error
