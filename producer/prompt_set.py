@@ -10,11 +10,11 @@ from producer.errors import PromptsProblem
 from producer.files import PromptSource, Row, find
 from producer.prompts import to_payload
 from workers.chat import ChatTokenizer
-from workers.contracts import DatasetConfig, Payload, RunConfig
+from workers.contracts import DatasetConfig, Payload, RunConfig, TokenizerFacts
 
 log = logging.getLogger("tokenmill.producer")
 
-TOKENIZER_FACTS = ("vocab_size", "eos_ids", "tokenizer_hash", "template_hash", "generation_config")
+TOKENIZER_FACTS = tuple(TokenizerFacts.__struct_fields__)
 
 
 class PromptSet(Protocol):

@@ -12,7 +12,7 @@ from tests.support import OwnServer, server_binary
 # Shrinking against a real server takes minutes: `--hypothesis-profile=long` does it, and looks further.
 settings.register_profile(
     "quick",
-    max_examples=40,
+    max_examples=25,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -1,7 +1,7 @@
 """The ledger in tests: short ways to its verbs, everything that a Redis holds, and what must always be true of it."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
@@ -171,7 +171,7 @@ def worker_of(lease: bytes) -> str:
 def dump(connection: "redis.Redis") -> dict[str, Any]:
     """Everything that a Redis holds, but for the times at which keys expire."""
     client: Any = connection
-    readers: dict[bytes, Any] = {
+    readers: dict[bytes, Callable[[bytes], Any]] = {
         b"string": client.get,
         b"hash": client.hgetall,
         b"set": client.smembers,

@@ -21,6 +21,7 @@ from rich.live import Live
 from budget import connections, environment, runbook, snapshot
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Exit, OutsideFault, Problem
+from results import reporting
 from tokenmill import status, view
 from tokenmill.children import Child
 from tokenmill.embedded import EmbeddedRedis
@@ -253,6 +254,7 @@ class LocalRun:
         seconds = time.monotonic() - self._started
         self._console.print(view.summary(final, seconds if self._crew else None))
         self._tell_next(final, interrupted)
+        self._write_report(final)
         if self._as_json:
             print(json.dumps(msgspec.to_builtins(final)))
         return Exit.INTERRUPTED if interrupted else Exit.DONE
@@ -275,6 +277,19 @@ class LocalRun:
             self._say("  your own prompts:                   copy the run file, name your files in [[dataset]]")
         self._say(f"  watch it from a second terminal:    {tokenmill} status {path} --watch")
         self._say(f"  check every count against the files: {tokenmill} verify {path}")
+        self._say(f"  training files of the answers:      {tokenmill} export {path} --format specforge")
+
+    def _write_report(self, final: status.Status) -> None:
+        """Last, because it reads every answer once more; not where somebody waits for the end."""
+        if self._signals:
+            return
+        try:
+            caps = {dataset.name: dataset.cap for dataset in final.datasets}
+            path = reporting.write(self.config, caps=caps, simulated=self.simulated)
+        except Exception as error:  # the run has done its work: whatever is wrong here must not say otherwise
+            self._say(f"  the report could not be written:   {error}")
+        else:
+            self._say(f"  lengths, times, servers, rejects:   {path}")
 
 
 class _Progress:

@@ -158,7 +158,7 @@ end
 local function free_lease(d, job, lease)
   redis.call('HDEL', d.leases, job)
   redis.call('ZREM', d.expiry, job)
-  redis.call('HINCRBY', d.hash, 'reserved', text(-lease.reserved))
+  redis.call('HINCRBY', d.hash, 'reserved', text(0 - lease.reserved))  -- not -0, which is no integer
   redis.call('HINCRBY', d.ages, 'f' .. lease.bucket, -1)
   redis.call('ZREM', d.started, job .. ':' .. lease.token)
 end

@@ -6,15 +6,16 @@
 
 local worker, lease_ms, count = ARGV[1], int(ARGV[2]), int(ARGV[3])
 local now = now_ms()
-local entries, answers, seen, checked = {}, {}, {}, {}
+local entries, answers, seen, sets = {}, {}, {}, {}
 for i = 1, count do
   local at = 3 + (i - 1) * 7
-  local e = { d = block(2 + int(ARGV[at + 1]) * BLOCK), job = ARGV[at + 2], token = ARGV[at + 3],
-    reserved = int(ARGV[at + 4]), bucket = int(ARGV[at + 5]), suspect = ARGV[at + 6], adopted = ARGV[at + 7] }
-  if not checked[e.d.hash] then
-    check(e.d)
-    checked[e.d.hash] = true
+  local index = int(ARGV[at + 1])
+  if not sets[index] then
+    sets[index] = block(2 + index * BLOCK)
+    check(sets[index])
   end
+  local e = { d = sets[index], job = ARGV[at + 2], token = ARGV[at + 3],
+    reserved = int(ARGV[at + 4]), bucket = int(ARGV[at + 5]), suspect = ARGV[at + 6], adopted = ARGV[at + 7] }
   e.lease = parse_lease(redis.call('HGET', e.d.leases, e.job))
   if redis.call('HEXISTS', e.d.done, e.job) == 1 then
     answers[i] = 1

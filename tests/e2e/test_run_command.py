@@ -157,7 +157,7 @@ def test_ctrl_c_drains_and_the_same_command_continues(local_job: Job) -> None:
     wait_for("some answers", lambda: job.count() >= 5)
     run.send(signal.SIGINT)
     assert run.ended() == 3, run.text
-    assert "to continue: tokenmill run" in run.text
+    assert "go on where it stopped" in run.text
     assert processes_of(job.folder) == []
     assert 5 <= job.count() < 180
     job.check()

@@ -79,7 +79,6 @@ CALLS: dict[str, Callable[[Rig], Call[Any]]] = {
 
 WRONG: dict[str, Callable[[Any, str], object]] = {
     "string": lambda client, key: client.set(key, "junk"),
-    "list": lambda client, key: client.rpush(key, "junk"),
     "hash": lambda client, key: client.hset(key, "junk", "junk"),
 }
 

@@ -22,7 +22,7 @@ from results.errors import BadFolder, DiskFault, FileChanged, FolderTaken, NotWr
 from results.folder import OutputFolder
 from results.sink import Sink
 from results.stream import Stream
-from results.summary import rejected_ids
+from results.summary import rejected_now
 from results.verify import verify
 from workers.contracts import job_id
 
@@ -176,7 +176,7 @@ def test_a_retry_between_writing_and_telling_is_not_gone_over(rig: Any, monkeypa
     rig.collect()
     rig.written()
     rig.until(lambda: not rig.client.hexists(keys.done("A1"), job_id("A1", "b")), "the prompt to be free")
-    assert rejected_ids(rig.folder.path, "A1") == []
+    assert [own for _, own in rejected_now(rig.folder.path, "A1")] == []
     rig.check()
 
 
