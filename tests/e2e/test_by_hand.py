@@ -100,16 +100,18 @@ def test_kill_9_of_the_producer_loses_no_prompt(
 ) -> None:
     simulator = start_simulator()
     simulator.hold()
-    prepare(job, simulator, count=700)
+    prepare(job, simulator, count=1200, names=("A1",))
     collect, push, work = job.start_parts("--concurrency", "32")
     in_flight(redis_server, job, slots=32)
     push.kill()
+    queued = redis_server.client.llen("rq:queue:A1")
+    assert queued < 1200 - 32, "a queue is never filled further than it must be"
     simulator.let_go()
-    wait_for("some answers", lambda: job.count() >= 40)
+    wait_for("all that was queued", lambda: redis_server.spent("A1") == (queued + 32) * HELD_TOKENS)
     again = job.start("push")
     job.finish(collect, again, work)
     job.check_all_answered()
-    assert simulator.served(*job.names) == 1400
+    assert simulator.served("A1") == 1200
 
 
 def test_kill_9_of_the_collector_loses_no_answer(

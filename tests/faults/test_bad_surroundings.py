@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e_support import HELD_TOKENS, Ended, Job, RedisServer, Simulator, prompts, wait_for
+from tests.e2e_support import HELD_TOKENS, TOKENIZER, Ended, Job, RedisServer, Simulator, prompts, wait_for
 
 StartSimulator = Callable[..., Simulator]
 
@@ -220,6 +220,21 @@ def test_a_server_of_another_model_is_refused(
     one.let_go()
     job.finish(*parts)
     job.check_all_answered()
+
+
+def test_a_server_that_tokenizes_otherwise_is_refused(
+    job: Job, tmp_path: Path, start_simulator: StartSimulator
+) -> None:
+    folder = tmp_path / "another-tokenizer"
+    folder.mkdir()
+    tokenizer = json.loads((TOKENIZER / "tokenizer.json").read_text())
+    tokenizer["model"]["merges"] = []
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    simulator = start_simulator(tokenizer=str(folder))
+    job.dataset("A1", prompts("A1", 3))
+    job.tables["sglang"]["servers"] = [simulator.url]
+    one_sentence(job.write().call("run"), 2, simulator.url, "tokenizer", "[model]")
+    assert simulator.served("A1") == 0
 
 
 def test_sampling_that_the_server_refuses_stops_before_a_job_is_claimed(
