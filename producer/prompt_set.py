@@ -106,7 +106,7 @@ class Files:
         return {name: getattr(self.tokenizer, name) for name in TOKENIZER_FACTS}
 
     def open(self, dataset: DatasetConfig) -> FilePrompts:
-        source = PromptSource.open(dataset.prompts, self._config.seed)
+        source = PromptSource.open(dataset.prompts, self._config.seed, dataset.fields)
         log.info("%s: %s prompts in %s files", dataset.name, f"{len(source):,}", f"{len(source.paths):,}")
         if source.note:
             log.warning("%s", source.note)
