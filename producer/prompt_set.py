@@ -93,7 +93,11 @@ class Files:
     @property
     def tokenizer(self) -> ChatTokenizer:
         if self._tokenizer is None:
-            self._tokenizer = ChatTokenizer.load(self._config.tokenizer, self._config.chat_template_kwargs)
+            self._tokenizer = ChatTokenizer.load(
+                self._config.tokenizer,
+                self._config.chat_template_kwargs,
+                special_tokens_in_text=self._config.special_tokens_in_text,
+            )
             if self._tokenizer.has_template:
                 self._tokenizer.check()
         return self._tokenizer
