@@ -90,6 +90,9 @@ class Feed:
         if self._prompts is None:
             self._prompts = self._library.open(self._dataset)
         state = run.dataset(self.name)
+        inputs = self._prompts.count
+        if inputs is not None and inputs != state.inputs and self._enqueue([], inputs=inputs).status == "notready":
+            return Step.NOT_READY
         reason = run.complete(self.name)
         if reason == "prompts" and self._is_wrong(state):
             self.clear_exhausted()
@@ -131,7 +134,7 @@ class Feed:
         idle = _is_idle(state)
         if idle and not self._last_looked_at_all:
             return True
-        if not (idle or state.unsent is None or state.unsent or state.dropped):
+        if self.told and not (idle or state.unsent is None or state.unsent or state.dropped):
             return False
         return time.monotonic() >= self._not_before
 
@@ -154,16 +157,16 @@ class Feed:
         jobs: list[verbs.Queued] = []
         taken = 0
         for job, own, row in batch:
-            built = prompts.build(own, row)
+            built = self._build(prompts, job, own, row)
             taken += 1
             if isinstance(built, Defect):
                 self._reject(p, job, own, built, prompts.shown(row))
             else:
-                jobs.append(to_queued(self._dataset, job, built))
+                jobs.append(built)
             if time.monotonic() >= until:
                 break
         if jobs:
-            answer = self._enqueue(p, jobs, inputs=prompts.count)
+            answer = self._enqueue(jobs, inputs=prompts.count, everything=p.everything)
             if answer.status == "notready":
                 return Step.NOT_READY
             if answer.status == "complete":
@@ -173,8 +176,15 @@ class Feed:
         self._batch = min(READ_BATCH, self._batch * 4)
         return Step.WORKED
 
+    def _build(self, prompts: PromptSet, job: str, own: str, row: Any) -> verbs.Queued | Defect:
+        try:
+            built = prompts.build(own, row)
+            return built if isinstance(built, Defect) else to_queued(self._dataset, job, built)
+        except RecursionError:
+            return Defect("malformed", "the row is nested too deeply")
+
     def _enqueue(
-        self, p: Pass, jobs: list[verbs.Queued], *, inputs: int | None, ends: int | None = None
+        self, jobs: list[verbs.Queued], *, inputs: int | None, everything: bool = False, ends: int | None = None
     ) -> verbs.Enqueued:
         return self._ledger(
             verbs.enqueue(
@@ -183,7 +193,7 @@ class Feed:
                 all_datasets=self._all,
                 lease_ms=self._config.timing.lease_ms,
                 now=now(),
-                everything=p.everything,
+                everything=everything,
                 pass_ends_with=ends,
                 inputs=inputs,
             )
@@ -197,7 +207,7 @@ class Feed:
     def _end(self, prompts: PromptSet, p: Pass) -> Step:
         # Only a pass that began with nothing in flight has seen every prompt where it can be judged: one that
         # passed over a leased job cannot know what became of it.
-        answer = self._tell(p, ends=p.queued if p.everything and p.certain else None)
+        answer = self._tell(prompts, p, ends=p.queued if p.everything and p.certain else None)
         if answer.status == "notready":
             return Step.NOT_READY
         self._pass = None
@@ -217,15 +227,16 @@ class Feed:
             log.info("%s: queued %s of its %s prompts", self.name, f"{p.queued:,}", f"{p.seen:,}")
         return Step.WORKED if p.queued or answer.status != "ok" else Step.WAITS
 
-    def _tell(self, p: Pass, *, ends: int | None = None) -> verbs.Enqueued:
+    def _tell(self, prompts: PromptSet, p: Pass, *, ends: int | None = None) -> verbs.Enqueued:
         """The end of a pass: Redis learns how many prompts there are, and whether they have run out."""
         if p.strangers is not None:
             client: Any = self._ledger.connection
             with translated():
                 client.hset(keys.budget(self.name), "foreign", p.strangers.count)
-        answer = self._enqueue(p, [], inputs=p.seen, ends=ends)
+        inputs = p.seen if prompts.count is None else prompts.count
+        answer = self._enqueue([], inputs=inputs, ends=ends)
         if answer.status != "notready":
-            self._told_inputs = p.seen
+            self._told_inputs = inputs
         return answer
 
     def _wind_down(self, prompts: PromptSet, state: DatasetState, reason: str) -> Step:
@@ -239,11 +250,10 @@ class Feed:
             self._pass = None
             return Step.WAITS
         p = self._pass = self._pass or self._begin(prompts, state)
-        if prompts.count is not None and (p.strangers is None or p.strangers.none):
-            p.seen = prompts.count
-        elif p.read():
+        counted = prompts.count is not None and (p.strangers is None or p.strangers.none)
+        if not counted and p.read():
             return Step.WORKED
-        if self._tell(p).status == "notready":
+        if self._tell(prompts, p).status == "notready":
             return Step.NOT_READY
         self._pass = None
         return Step.WORKED

@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from budget import keys, runbook, snapshot
-from budget.connections import RedisAway, RedisRefuses, check_safe, connect
+from budget.connections import RedisAway, RedisRefuses, check_safe, connect, translated
 from budget.errors import OutsideFault, UserProblem
 from budget.ledger import Ledger
 from budget.locks import Lock
@@ -126,6 +126,7 @@ class _Producer:
         self._all = [dataset.name for dataset in config.datasets]
         self._library = library
         self._patience = patience
+        self._run_id = ""
         self._feeds = [Feed(Ledger(connection), config, name, library) for name in names]
 
     def wait_for_run(self) -> None:
@@ -168,6 +169,7 @@ class _Producer:
         Raises:
             Changed: answers were collected under another tokenizer or template.
         """
+        self._run_id = runbook.run_id(self._connection)
         self._note_tokenizer()
         caps = {name: self._config.dataset(name).max_tokens for name in self._names}
         for name, cap in runbook.apply_file_caps(self._connection, caps).items():
@@ -179,6 +181,13 @@ class _Producer:
         for feed in self._feeds:
             feed.reset()
             feed.clear_exhausted()
+
+    def _is_known(self) -> bool:
+        """Whether this is still the Redis that `prepare` wrote to: it may be emptied and filled between two looks."""
+        client: Any = self._connection
+        with translated():
+            noted = client.hexists(keys.RUN, "tokenizer")
+        return bool(noted) and runbook.is_ready(client) and runbook.run_id(client) == self._run_id
 
     def _note_tokenizer(self) -> None:
         facts = self._library.tokenizer_facts()
@@ -211,7 +220,7 @@ class _Producer:
                 state = snapshot.read(self._connection, self._all)
                 steps = [feed.step(state) for feed in self._feeds]
                 idle = all(step is Step.WAITS for step in steps)
-                ready = Step.NOT_READY not in steps and (not idle or runbook.is_ready(self._connection))
+                ready = Step.NOT_READY not in steps and (not idle or self._is_known())
             except (RedisAway, RedisRefuses) as error:
                 trouble.hold(passing(error))
                 self._patience.pause(AWAY_PAUSE_S)

@@ -36,7 +36,7 @@ def to_payload(
     Raises:
         ChatProblem: the tokenizer has no chat template, or a broken one, and the row needs it.
     """
-    prompt = to_prompt(value)
+    prompt = to_prompt(value, dataset.fields, dataset.history)
     if isinstance(prompt, Defect):
         return prompt
     ids = prompt.input_ids
@@ -69,4 +69,5 @@ def to_payload(
         followups=prompt.followups,
         tools=prompt.tools,
         max_new_tokens=cut,
+        reference=prompt.reference,
     )

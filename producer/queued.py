@@ -57,8 +57,10 @@ def to_line(dataset: str, prompt_id: str, defect: Defect, row: object) -> bytes:
 
     try:
         return line(row)
-    except (ValueError, TypeError, RecursionError):
-        # A row that JSON cannot hold (NaN, too deep): its beginning as text tells enough.
+    except RecursionError:
+        return line(None)
+    except (ValueError, TypeError):
+        # A row that JSON cannot hold (NaN): its beginning as text tells enough.
         return line(repr(row)[:10_000])
 
 

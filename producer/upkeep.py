@@ -15,7 +15,7 @@ from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Problem
 from budget.ledger import Ledger
 from budget.locks import Lock
-from budget.sweep import sweep
+from budget.sweep import sentence, sweep
 from producer.patience import passing
 from workers.contracts import Timing
 
@@ -75,12 +75,7 @@ class Upkeep:
 
     def _sweep(self) -> None:
         for death in sweep(self._ledger, self._datasets, self._timing.lease_ms):
-            log.warning(
-                "worker %s died: %s of its prompts are back in their queues%s",
-                death.worker,
-                f"{death.requeued:,}",
-                f", {death.rejected:,} killed four workers and are rejected" if death.rejected else "",
-            )
+            log.warning("%s", sentence(death))
 
 
 def release(locks: Sequence[Lock]) -> None:

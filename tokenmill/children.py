@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from budget.errors import Exit
 from tokenmill.embedded import die_with_parent
@@ -34,12 +35,12 @@ class Child:
             self._log_start = output.tell()
             return self._popen(command, output)
 
-    def _popen(self, command: list[str], output: "object | None") -> "subprocess.Popen[bytes]":
+    def _popen(self, command: list[str], output: "IO[bytes] | None") -> "subprocess.Popen[bytes]":
         # A session of its own: Ctrl-C reaches the parent alone, which stops its children in order.
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=output,  # pyright: ignore[reportArgumentType]
+            stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=die_with_parent,

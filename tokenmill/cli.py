@@ -54,12 +54,6 @@ set_option = click.option(
 def run_file(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command on a run file: loads it with its overrides, sets up the log."""
 
-    @click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml")
-    @set_option
-    @click.option(
-        "--log-format", type=click.Choice(["text", "json"]), default="text", help="Log lines for people or machines."
-    )
-    @click.option("--verbose", is_flag=True, help="Log more.")
     def command(
         run_toml: Path, overrides: tuple[str, ...], log_format: logs.Format, verbose: bool, **options: Any
     ) -> Any:
@@ -68,7 +62,17 @@ def run_file(function: Callable[..., Any]) -> Callable[..., Any]:
         logs.configure(log_format, verbose=verbose)
         return function(runfile.load(run_toml, overrides), overrides=overrides, **options)
 
-    return update_wrapper(command, function)
+    decorated: Callable[..., Any] = update_wrapper(command, function)
+    for add in (
+        click.option("--verbose", is_flag=True, help="Log more."),
+        click.option(
+            "--log-format", type=click.Choice(["text", "json"]), default="text", help="Logs for people or programs."
+        ),
+        set_option,
+        click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml"),
+    ):
+        decorated = add(decorated)
+    return decorated
 
 
 wait_option = click.option(
@@ -101,8 +105,12 @@ def _connection(file: "RunFile") -> "tuple[redis.Redis, str] | None":
 
 def _stop_on_signals() -> threading.Event:
     stop = threading.Event()
+
+    def on_signal(number: int, frame: object) -> None:
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, on_signal)
     return stop
 
 
@@ -147,7 +155,8 @@ def collect(file: "RunFile", *, overrides: tuple[str, ...], stay: bool, wait_s: 
     from results.collector import Collector
 
     url = _redis_url(file, needed_by="collect")
-    Collector(file.config, url, stop=_stop_on_signals(), stay=stay, wait_s=wait_s).run()
+    if not Collector(file.config, url, stop=_stop_on_signals(), stay=stay, wait_s=wait_s).run():
+        raise Interrupted("the collector was stopped; run the same command again to continue")
 
 
 @cli.command()
@@ -336,9 +345,56 @@ def verify(file: "RunFile", *, overrides: tuple[str, ...], as_json: bool) -> Non
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(report)))
     else:
-        for line in checker.sentences(report):
+        from tokenmill import view
+
+        for line in view.verification(report):
             click.echo(line)
-    sys.exit(Exit.DIFFERENCE if report.findings else Exit.DONE)
+    sys.exit(Exit.DONE if report.is_good else Exit.DIFFERENCE)
+
+
+@cli.command()
+@run_file
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["specforge", "speculators", "conversations", "parquet"]),
+    required=True,
+    help="Token ids with a loss mask for SpecForge (one file), for speculators (a folder) or as Parquet; or messages.",
+)
+@click.option("--output", type=click.Path(path_type=Path), help="File or folder; exports/ in the output folder.")
+@click.option("--dataset", "datasets", multiple=True, metavar="NAME", help="Only this one (repeat for more).")
+@click.option("--max-length", type=click.IntRange(min=1), help="Cut longer rows to so many tokens.")
+@click.option(
+    "--min-supervised",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Leave out rows with fewer generated tokens.",
+)
+@click.option("--finish", type=click.Choice(["any", "stop"]), default="any", help="stop: leave out truncated answers.")
+@click.option("--dedupe", is_flag=True, help="Leave out rows with the same token ids as an earlier one.")
+@click.option("--split", type=float, metavar="SHARE", help="Write train and eval, with this share of prompts in train.")
+@click.option("--text", is_flag=True, help="Decode each row's ids into its text; without it, text is the answer's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
+def export(
+    file: "RunFile", *, overrides: tuple[str, ...], kind: Any, datasets: tuple[str, ...], as_json: bool, **options: Any
+) -> None:
+    """Write training files from the answers, each as a whole or not at all, and a manifest."""
+    from results.exports import Options
+    from tokenmill import exporting
+
+    names = tuple(_known(file, datasets)) if datasets else ()
+    exporting.export(file, Options(format=kind, datasets=names, **options), as_json=as_json)
+
+
+@cli.command()
+@run_file
+@click.option("--output", type=click.Path(path_type=Path), help="The file; report.html in the output folder.")
+def report(file: "RunFile", *, overrides: tuple[str, ...], output: Path | None) -> None:
+    """Write report.html: tokens, lengths, servers and rejects of the run, in one file that opens anywhere."""
+    from tokenmill import exporting
+
+    click.echo(exporting.report(file, _connection(file), output))
 
 
 @cli.command()

@@ -4,13 +4,13 @@ import time
 
 import click
 
-from budget import runbook, verbs
+from budget import verbs
 from budget.errors import UserProblem
 from budget.ledger import Ledger
-from results.summary import rejected_ids
+from results.summary import rejected_now
 from tokenmill.caps import Connection, some_redis
 from tokenmill.runfile import RunFile
-from workers.contracts import encode_line, job_id, pack_lines
+from workers.contracts import encode_line, pack_lines
 
 BATCH = 500
 
@@ -21,34 +21,26 @@ def retry(file: RunFile, connection: "Connection | None", datasets: list[str], r
     Raises:
         UserProblem: nothing was rejected for that reason.
     """
-    found = {name: rejected_ids(file.output, name, reason) for name in datasets}
+    found = {name: rejected_now(file.config.output, name, reason) for name in datasets}
     if not any(found.values()):
         why = f" for the reason {reason}" if reason else ""
         raise UserProblem(f"no prompt of {', '.join(datasets)} is rejected{why}: see rejected.jsonl for what is")
     with some_redis(file, connection) as (client, _):
         ledger = Ledger(client)
-        if connection is None:
-            _seed(ledger, found)
-        for name, ids in found.items():
-            back = 0
-            for start in range(0, len(ids), BATCH):
-                lines = [
-                    (
-                        job_id(name, prompt),
-                        pack_lines([encode_line({"id": prompt, "retried": True, "at": time.time()})]),
-                    )
-                    for prompt in ids[start : start + BATCH]
-                ]
-                back += ledger(verbs.retry(dataset=name, lines=lines))
-            if ids:
-                click.echo(f"{name}: {back} of {len(ids)} rejected prompts are back")
-    if connection is None or not runbook.is_ready(client):
+        for name, prompts in found.items():
+            back = sum(_bring_back(ledger, name, prompts[at : at + BATCH]) for at in range(0, len(prompts), BATCH))
+            if prompts:
+                click.echo(f"{name}: {back} of {len(prompts)} rejected prompts are back")
+    if connection is None:
         click.echo(f"they are tried at the next start: tokenmill run {file.path}")
 
 
-def _seed(ledger: Ledger, found: dict[str, list[str]]) -> None:
-    """In a server that was started for this alone, the rejections may not be known."""
-    for name, ids in found.items():
-        for start in range(0, len(ids), verbs.SEED_BATCH):
-            entries = [(job_id(name, prompt), 0, False) for prompt in ids[start : start + verbs.SEED_BATCH]]
-            ledger(verbs.seed(dataset=name, entries=entries))
+def _bring_back(ledger: Ledger, dataset: str, prompts: list[tuple[str, str]]) -> int:
+    # In a server that was started for this alone, the rejections may not be known yet.
+    ledger(verbs.seed(dataset=dataset, entries=[(job, 0, False) for job, _ in prompts]))
+    at = round(time.time(), 3)
+    lines = [
+        (job, pack_lines([encode_line({"id": prompt, "retried": True, "job": job, "at": at})]))
+        for job, prompt in prompts
+    ]
+    return ledger(verbs.retry(dataset=dataset, lines=lines))

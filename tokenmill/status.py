@@ -4,7 +4,6 @@ With Redis it is the ledger's; without it, what the files hold.
 """
 
 import time
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -13,7 +12,7 @@ from rq.utils import utcparse
 
 from budget import connections, keys, snapshot
 from budget.snapshot import DatasetState, RunState
-from results.summary import file_totals
+from results.summary import FileTotals, file_totals
 from workers.contracts import RunConfig
 
 # A server or worker that has not been heard for so long is not shown as up.
@@ -106,7 +105,7 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
 
 def offline(config: RunConfig, *, simulated: bool) -> Status:
     """The run's state from the files alone: nothing is running."""
-    totals = file_totals(Path(config.output), [dataset.name for dataset in config.datasets])
+    totals = file_totals(config.output, [dataset.name for dataset in config.datasets])
     spent_in_all = sum(total.tokens for total in totals.values())
     datasets: list[DatasetStatus] = []
     for dataset in config.datasets:
@@ -130,7 +129,7 @@ def offline(config: RunConfig, *, simulated: bool) -> Status:
     )
 
 
-def _file_state(name: str, cap: int | None, max_samples: int | None, total: Any) -> DatasetState:
+def _file_state(name: str, cap: int | None, max_samples: int | None, total: FileTotals) -> DatasetState:
     return DatasetState(
         name=name,
         cap=cap,
@@ -148,7 +147,7 @@ def _file_state(name: str, cap: int | None, max_samples: int | None, total: Any)
         done=total.answers + total.rejected,
         wasted=0,
         inputs=None,
-        foreign=0,
+        foreign=total.foreign,
         exhausted=False,
         full=False,
         max_samples=max_samples,

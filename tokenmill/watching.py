@@ -45,13 +45,13 @@ def watch(file: RunFile, connection: "redis.Redis", url: str) -> None:
             try:
                 now = read(file, (connection, url))
             except (RedisAway, RedisRefuses) as problem:
-                console.print(f"{problem}; waiting", highlight=False)
+                console.print(f"{problem}; waiting", highlight=False, markup=False)
                 time.sleep(REDRAW_S)
                 continue
             if live is not None:
                 live.update(view.live(now), refresh=True)
             else:
-                console.print(view.one_line(now), highlight=False, soft_wrap=True)
+                console.print(view.log_lines(now), highlight=False, markup=False, soft_wrap=True)
             if now.state == "complete":
                 return
             time.sleep(REDRAW_S if live is not None else LINE_EVERY_S)

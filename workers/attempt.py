@@ -7,22 +7,20 @@ context takes.
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from budget.verbs import Lease
 from workers import outcomes
+from workers.chat import Unrenderable
 from workers.contracts import Message, Payload, Record
+from workers.rendering import Turns
 from workers.servers import Server
 from workers.sglang import Broken, Client
 
 # SGLang keeps so many tokens of the context for itself: the longest prompt is 2,041 of 2,048.
 CONTEXT_MARGIN = 7
-
-# Renders the next turn: (payload, answers so far) -> (ids, messages as asked).
-RenderNext = Callable[[Payload, list[str]], Awaitable[tuple[list[int], list[Message]]]]
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +37,6 @@ class Attempt:
     Args:
         sampling: complete, as sent with every request and stored with every record.
         vocab_size: ids at or above it end a real server.
-        context_length: in tokens, None where the server does not say.
     """
 
     def __init__(
@@ -52,7 +49,7 @@ class Attempt:
         sampling: dict[str, Any],
         vocab_size: int,
         worker: str,
-        render_next: RenderNext,
+        turns: Turns,
     ) -> None:
         self.server = server
         self.rid = ""
@@ -64,7 +61,7 @@ class Attempt:
         self._sampling = sampling
         self._vocab_size = vocab_size
         self._worker = worker
-        self._render_next = render_next
+        self._turns = turns
 
     async def run(self) -> "Completion | outcomes.Outcome":
         """Generate all turns. An answer cut at its limit ends the conversation: a later turn would build on a torso."""
@@ -73,7 +70,10 @@ class Attempt:
         ids, messages = payload.input_ids, payload.messages
         for turn in range(payload.turns):
             if turn:
-                ids, messages = await self._render_next(payload, [record.text for record in records])
+                try:
+                    ids, messages = await self._turns.render_next(payload, [record.text for record in records])
+                except Unrenderable as error:
+                    return self._with_waste(outcomes.Reject(error.reason, f"turn {turn + 1}: {error.detail}"))
             sampling = self._fitted(ids)
             if isinstance(sampling, outcomes.Reject):
                 return self._with_waste(sampling)

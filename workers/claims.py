@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -50,12 +51,38 @@ class Claims:
         self._reservations = reservations
         self._complain = complain
         self._turn = 0
+        self._unanswered: verbs.Call[Claimed] | None = None
+        self._remembered_until = 0.0
 
     async def take(self, k: int, flights: Iterable[Flight]) -> Claimed | None:
-        """Up to `k` jobs beside the `flights` under way; None where none can be had for now, which has been said."""
+        """Up to `k` jobs beside the `flights` under way; None where none can be had for now, which has been said.
+
+        A claim that was not answered may have been carried out: it is repeated, nonce and all, while Redis
+        remembers it.
+        """
+        if self._unanswered is None or time.monotonic() > self._remembered_until:
+            self._unanswered = self._call(k, flights)
+            self._remembered_until = time.monotonic() + self._config.timing.lease_ms / 2000
+        try:
+            claimed = await self._ledger(self._unanswered)
+        except (RedisAway, RedisRefuses) as problem:
+            self._complain(f"{problem}; waiting")
+            return None
+        self._unanswered = None
+        self.suspended = claimed.status == "suspended"
+        if claimed.status == "notready":
+            self._complain("waiting for the collector to tell Redis what the files hold")
+        if claimed.status != "ok":
+            return None
+        backlog = any(gate.state == "backlog" for gate in claimed.gates.values())
+        if backlog:
+            self._complain("too many results wait for the collector: claiming nothing until it has written them")
+        return claimed
+
+    def _call(self, k: int, flights: Iterable[Flight]) -> "verbs.Call[Claimed]":
         self._turn += 1
         order = self._reservations.order(self._datasets, self._turn)
-        call = verbs.claim(
+        return verbs.claim(
             worker=self._worker,
             datasets=order,
             all_datasets=self._all,
@@ -68,20 +95,6 @@ class Claims:
             max_waiting=self._config.max_waiting_results,
             now=utcformat(now()),
         )
-        try:
-            claimed = await self._ledger(call)
-        except (RedisAway, RedisRefuses) as problem:
-            self._complain(f"{problem}; waiting")
-            return None
-        self.suspended = claimed.status == "suspended"
-        if claimed.status == "notready":
-            self._complain("waiting for the collector to tell Redis what the files hold")
-        if claimed.status != "ok":
-            return None
-        backlog = any(gate.state == "backlog" for gate in claimed.gates.values())
-        if backlog:
-            self._complain("too many results wait for the collector: claiming nothing until it has written them")
-        return claimed
 
     async def drop_rest(self, claimed: Claimed, settled: Settled) -> bool:
         """Drops what is left in the queues of complete datasets; whether all that this worker serves are complete."""

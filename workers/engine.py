@@ -25,7 +25,7 @@ from workers.errors import RunFault
 from workers.flight import Flight
 from workers.joining import Joined
 from workers.leases import Leases
-from workers.rendering import NextTurn
+from workers.rendering import Turns
 from workers.servers import Server, Servers
 from workers.settlement import Settlement, hostile, settle
 
@@ -73,7 +73,7 @@ class Engine:
         self._settlings: set[asyncio.Task[None]] = set()
         self._abandoned = False
         self._complain = Complaints()
-        self._render_next = NextTurn(joined.config)
+        self._turns = Turns(joined.config)
         self._leases = Leases(
             worker=worker,
             joined=joined,
@@ -159,7 +159,7 @@ class Engine:
         pause = IDLE_FIRST_S
         while not self._stopping:
             self.changed.clear()
-            free = min(self._concurrency - len(self.flights), CLAIM_BATCH)
+            free = min(self._concurrency - len(self._tasks), CLAIM_BATCH)
             if free <= 0 or not self.servers.up:
                 if not self.servers.up:
                     self._complain(f"no server is up ({self.servers.why_down}): claiming nothing")
@@ -210,9 +210,11 @@ class Engine:
         self.flights.pop(task.get_name(), None)
         self.changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A fault of ours: the lease runs out and the job comes back; the worker says so and stops.
-            log.error("job %s failed in the worker itself: %r", task.get_name(), error, exc_info=error)
-            self.fatal = self.fatal or Problem(f"the worker failed at job {task.get_name()}: {error!r}")
+            # The run's fault, or ours: the lease runs out and the job comes back; the worker says so and stops.
+            if not isinstance(error, Problem):
+                log.error("job %s failed in the worker itself", task.get_name(), exc_info=error)
+                error = Problem(f"the worker failed at job {task.get_name()}: {error!r}")
+            self.fatal = self.fatal or error
             self.stop()
 
     async def _fly(self, lease: Lease, server: Server | None) -> None:
@@ -235,7 +237,7 @@ class Engine:
             sampling=sampling,
             vocab_size=self.joined.facts.vocab_size,
             worker=self.worker,
-            render_next=self._render_next,
+            turns=self._turns,
         )
         flight = self.flights[lease.job] = Flight(lease, payload, attempt, sampling)
         server.in_flight += 1

@@ -29,7 +29,7 @@ from workers.errors import ServerAway
 from workers.flight import Flight
 from workers.joining import Joined, join
 from workers.leases import Leases
-from workers.rendering import NextTurn
+from workers.rendering import Turns
 from workers.servers import Servers
 from workers.settlement import MAX_FAILURES, settle
 from workers.sglang import Client
@@ -139,7 +139,7 @@ async def _settle(
 ) -> str:
     """Generate the answer and tell the ledger, with the lease kept meanwhile. Returns what became of it, in a word."""
 
-    sampling, render_next = joined.sampling(prompt.dataset), NextTurn(joined.config)
+    sampling, turns = joined.sampling(prompt.dataset), Turns(joined.config)
 
     def begin() -> Attempt:
         attempt = Attempt(
@@ -150,7 +150,7 @@ async def _settle(
             sampling=sampling,
             vocab_size=joined.facts.vocab_size,
             worker=worker,
-            render_next=render_next,
+            turns=turns,
         )
         flights[lease.job] = Flight(lease, prompt, attempt, sampling)
         return attempt

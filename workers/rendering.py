@@ -1,29 +1,38 @@
-"""Renders the next turn of a conversation on the model's own answers.
+"""Later turns of a conversation: rendered by the worker, on the model's own answers.
 
-The tokenizer is loaded when a second turn is first needed: most runs have none, and transformers costs
-a worker 30 MB and most of a second.
+The tokenizer is loaded when a conversation first needs it (transformers costs seconds and 40 MB), once,
+and off the event loop.
 """
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
 
+from workers import chat
 from workers.contracts import Message, Payload, RunConfig
 
 
-class NextTurn:
-    """Called with a prompt and the answers so far; gives the next request's ids, and the messages as asked."""
+class Turns:
+    """Renders next turns for one worker."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
-        self._tokenizer: Any = None
+        self._lock = asyncio.Lock()
+        self._tokenizer: chat.ChatTokenizer | None = None
 
-    async def __call__(self, payload: Payload, answers: list[str]) -> tuple[list[int], list[Message]]:
-        return await asyncio.to_thread(self._render, payload, answers)
+    async def render_next(self, payload: Payload, answers: Sequence[str]) -> tuple[list[int], list[Message]]:
+        """The ids of the turn after `answers`, and the messages that they render.
 
-    def _render(self, payload: Payload, answers: list[str]) -> tuple[list[int], list[Message]]:
-        from workers import chat
-
-        if self._tokenizer is None:
-            self._tokenizer = chat.ChatTokenizer.load(self._config.tokenizer, self._config.chat_template_kwargs)
+        Raises:
+            ChatProblem: the run's tokenizer cannot be loaded here.
+            Unrenderable: this conversation cannot go on.
+        """
+        async with self._lock:  # two first imports of transformers at once break each other
+            if self._tokenizer is None:
+                self._tokenizer = await asyncio.to_thread(
+                    chat.ChatTokenizer.load,
+                    self._config.tokenizer,
+                    self._config.chat_template_kwargs,
+                    special_tokens_in_text=self._config.special_tokens_in_text,
+                )
         messages = chat.history(payload.messages, answers, payload.followups)
-        return self._tokenizer.render(messages, payload.tools), messages
+        return await asyncio.to_thread(self._tokenizer.render, messages, payload.tools), messages

@@ -1,17 +1,19 @@
 """The SGLang servers of one worker: which are up, how busy, how fast, and why one is down.
 
-A server at fault is not asked again until a real one-token request succeeds; meanwhile its worker
-claims nothing for it, so an outage costs no prompt an attempt and the queue waits.
+A server at fault is sent nothing until it passes all the checks of the start again, of which the last
+is a real one-token request: it may have come back with another model. Meanwhile its worker claims nothing
+for it, so an outage costs no prompt an attempt and the queue waits.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
+from budget.errors import Problem
 from workers import outcomes
 from workers.contracts import TokenizerFacts
 from workers.errors import KeyRefused, RunFault, WrongModel
@@ -19,7 +21,7 @@ from workers.sglang import Broken, Client, Model
 
 log = logging.getLogger("tokenmill.worker")
 
-LONGEST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 10.0
 # Tokens per second of one request until the first answer has been timed; only the forecast's start depends on it.
 FIRST_SPEED = 30.0
 # What an answer still counts in the speed when one more has been timed: about the last thirty decide.
@@ -58,11 +60,16 @@ class Server:
 
 
 class Servers:
-    """The pool. `changed` is called whenever a server comes up."""
+    """The pool.
+
+    `changed` is called whenever a server comes up. `check_again` is what a server at fault must pass to
+    be up: it answers why not, or raises where waiting alone will not mend it.
+    """
 
     def __init__(self, client: Client, urls: list[str], pause_s: float, changed: Callable[[], None]) -> None:
         self.client = client
         self.all = [Server(url) for url in urls]
+        self.check_again: Callable[[Server], Awaitable[str | None]] = lambda server: self.probe(server, {})
         self._pause_s = pause_s
         self._changed = changed
         self._probes: set[asyncio.Task[None]] = set()
@@ -103,7 +110,12 @@ class Servers:
         pause = self._pause_s
         while True:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            problem = await self.probe(server, {"max_new_tokens": 1})
+            try:
+                problem = await self.check_again(server)
+            except Problem as refusal:
+                problem = str(refusal)
+                if problem != server.reason:
+                    log.error("%s; nothing is sent to it meanwhile", problem)
             if problem is None:
                 server.up, server.reason = True, ""
                 log.info("server %s answers again", server.url)
@@ -158,6 +170,8 @@ class Servers:
                 raise KeyRefused(f"server {server.url} refuses the API key: set TOKENMILL_SGLANG_API_KEY")
             if model is None:
                 return f"it answers HTTP {status} to /model_info"
+            if model.context_length is None:
+                model = msgspec.structs.replace(model, context_length=facts.context_length)
             server.model = model
             await self._check_tokenizer(server, model, facts)
         except Broken as broken:
@@ -166,7 +180,6 @@ class Servers:
             problem = await self.probe(server, sampling)
             if problem is not None:
                 return problem
-        server.up, server.reason = True, ""
         return None
 
     async def _check_tokenizer(self, server: Server, model: Model, facts: TokenizerFacts) -> None:

@@ -1,11 +1,12 @@
 -- Drop up to `limit` queued jobs of a dataset that has its tokens; remembered, so that a raised cap brings them back.
 -- KEYS: run, a block, then spent and hash of every dataset
 -- ARGV: limit, all
--- RETURNS: jobs dropped (-1: the dataset is not complete), and jobs still queued
+-- RETURNS: jobs dropped (-1: the dataset does not have its tokens), and jobs still queued
 
 local d = block(2)
 local limit = int(ARGV[1])
-if not complete(facts(d), totals(KEYS[1], 2 + BLOCK, int(ARGV[2]))) then return { -1, redis.call('LLEN', d.queue) } end
+-- A late release may queue a job of a dataset that had run out of prompts: it still counts.
+if complete(facts(d), totals(KEYS[1], 2 + BLOCK, int(ARGV[2]))) ~= 'budget' then return { -1, redis.call('LLEN', d.queue) } end
 local ids = redis.call('LRANGE', d.queue, 0, limit - 1)
 local dropping, hashes, ended = {}, {}, {}
 for _, job in ipairs(ids) do

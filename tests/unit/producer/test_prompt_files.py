@@ -223,9 +223,10 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, name: str, says: str) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_the_hub_is_not_read() -> None:
-    with pytest.raises(PromptsProblem, match="download it"):
-        PromptSource.open("hf://somebody/something")
+@pytest.mark.parametrize("prompts", ["s3://somebody/something", "https://somebody/p.jsonl"])
+def test_other_places_are_not_read(prompts: str) -> None:
+    with pytest.raises(PromptsProblem, match="is not on this machine"):
+        PromptSource.open(prompts)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -1,0 +1,164 @@
+"""CPU per completed job: our worker, a bare httpx client on the same transport, a stock RQ worker.
+
+All in one run against one simulated server whose answers take a second and are 17 KB, at 64, 256 and
+1,024 requests in flight. Printed are CPU milliseconds per job of the client process alone (user and
+system), and ratios; the shares of Redis and of the server are not in them.
+
+    python bench/worker.py [--repeats 3] [--seconds 8] [--json FILE]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import _rig  # pyright: ignore[reportMissingImports]
+import aiohttp
+import httpx
+import httpx_aiohttp
+import redis
+from rq import Queue
+
+from budget import keys
+from workers.simulator.config import SimulatorConfig
+from workers.simulator.lengths import LengthSpec
+from workers.simulator.process import SimulatorProcess
+
+IN_FLIGHT = (64, 256, 1024)
+# 1,400 ids and their text are about 17 KB of JSON.
+TOKENS = 1400
+SECONDS_AN_ANSWER = 1.0
+NO_OP_JOBS = 3000
+
+
+def no_op(number: int) -> int:
+    """The job of the stock worker: RQ's own bookkeeping and nothing else."""
+    return number
+
+
+def simulator() -> SimulatorProcess:
+    return SimulatorProcess.start(
+        SimulatorConfig(
+            max_running_requests=4096,
+            step_s_base=SECONDS_AN_ANSWER / TOKENS,
+            step_s_per_request=0.0,
+            lengths={"*": LengthSpec(shape="constant", mean=TOKENS)},
+        )
+    )
+
+
+def ours(connection: "redis.Redis", url: str, server: str, in_flight: int, seconds: float) -> float:
+    """CPU milliseconds per job of one `tokenmill work` process, after it has filled its slots."""
+    client: Any = connection
+    client.flushall()
+    config = _rig.publish(connection, [server], datasets=1, concurrency=in_flight)
+    jobs = int(in_flight * (seconds / SECONDS_AN_ANSWER + 4))
+    _rig.enqueue(connection, config, "D0", jobs)
+    arguments = ["-c", "from workers.async_worker import *; from budget import connections, environment as e; "
+                 "AsyncWorker(['D0'], connection=connections.connect(e.redis_url()), stay=True).work()"]  # fmt: skip
+    with _rig.a_process(*arguments, redis_url=url) as process:
+        committed = lambda: int(client.hlen(keys.done("D0")))  # noqa: E731 - read at two moments
+        _rig.until(lambda: committed() >= in_flight)
+        before, cpu, began = committed(), _rig.cpu_s(process.pid), time.monotonic()
+        _rig.until(lambda: time.monotonic() - began > seconds or committed() > jobs - in_flight)
+        done, used = committed() - before, _rig.cpu_s(process.pid) - cpu
+        return used * 1000 / done
+
+
+async def bare_client(server: str, in_flight: int, seconds: float) -> float:
+    transport = httpx_aiohttp.AiohttpTransport(
+        client=lambda: aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0))
+    )
+    done = 0
+    started = time.monotonic()
+    async with httpx.AsyncClient(transport=transport, timeout=60.0, trust_env=False) as client:
+
+        async def slot(number: int) -> None:
+            nonlocal done
+            turn = 0
+            while time.monotonic() - started < seconds + 1:
+                turn += 1
+                ids = [(number * 7919 + turn) % 30_000, *range(100, 400)]
+                body = json.dumps({"input_ids": ids, "sampling_params": {"max_new_tokens": 4096}}).encode()
+                answer = await client.post(
+                    f"{server}/generate", content=body, headers={"content-type": "application/json"}
+                )
+                assert answer.status_code == 200 and len(answer.content) > 10_000
+                done += 1
+
+        slots = [asyncio.create_task(slot(number)) for number in range(in_flight)]
+        while done < in_flight and not any(slot.done() for slot in slots):  # noqa: ASYNC110 - it may poll
+            await asyncio.sleep(0.02)
+        before, cpu = done, time.process_time()
+        await asyncio.sleep(seconds)
+        figure = (time.process_time() - cpu) * 1000 / (done - before)
+        await asyncio.gather(*slots)
+    return figure
+
+
+def bare(server: str, in_flight: int, seconds: float) -> float:
+    """CPU milliseconds per request of an httpx client on aiohttp's transport that does nothing else."""
+    code = f"import worker; print(worker.asyncio.run(worker.bare_client({server!r}, {in_flight}, {seconds})))"
+    here = Path(__file__).parent
+    printed = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True, check=True)
+    return float(printed.stdout)
+
+
+def stock(connection: "redis.Redis", url: str) -> float:
+    """CPU milliseconds per no-op job of RQ's SimpleWorker: bookkeeping alone, no request at all."""
+    client: Any = connection
+    command = [sys.executable, "-m", "rq.cli", "worker", "-w", "rq.worker.SimpleWorker"]
+    command += ["--burst", "-q", "--url", url, "noop"]
+
+    def burst(jobs: int) -> float:
+        client.flushall()
+        queue = Queue("noop", connection=connection)
+        for number in range(jobs):
+            queue.enqueue(no_op, number)
+        before = os.times()
+        subprocess.run(command, cwd=Path(__file__).parent, check=True, capture_output=True)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    return (burst(NO_OP_JOBS) - burst(0)) * 1000 / NO_OP_JOBS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows: dict[int, dict[str, list[float]]] = {number: {"ours": [], "bare": []} for number in IN_FLIGHT}
+    with _rig.a_redis() as (connection, url):
+        server = simulator()
+        try:
+            for _ in range(options.repeats):
+                for number in IN_FLIGHT:
+                    rows[number]["bare"].append(bare(server.url, number, options.seconds))
+                    rows[number]["ours"].append(ours(connection, url, server.url, number, options.seconds))
+        finally:
+            server.stop()
+        no_op_ms = statistics.median(stock(connection, url) for _ in range(options.repeats))
+    print(f"{_rig.machine()}; medians of {options.repeats}, CPU ms per job of the client process")
+    print("| in flight | bare httpx + aiohttp | tokenmill work | ratio | ratio, range |")
+    print("|---|---|---|---|---|")
+    for number, row in rows.items():
+        ratios = [one / other for one, other in zip(row["ours"], row["bare"], strict=True)]
+        print(
+            f"| {number} | {statistics.median(row['bare']):.2f} | {statistics.median(row['ours']):.2f} "
+            f"| {statistics.median(ratios):.2f} | {min(ratios):.2f} to {max(ratios):.2f} |"
+        )
+    print(f"stock RQ SimpleWorker, a no-op job (bookkeeping alone): {no_op_ms:.2f} ms")
+    if options.json:
+        options.json.write_text(json.dumps({"machine": _rig.machine(), "rows": rows, "simple_worker_ms": no_op_ms}))
+
+
+if __name__ == "__main__":
+    main()

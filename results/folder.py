@@ -1,0 +1,176 @@
+"""The output folder: where each file is, whose folder it is, and that one process writes into it.
+
+The folder knows its run, and for each dataset what its answers are made under, so that it refuses to
+mix two kinds of answers in one file even where Redis has forgotten everything. That state lives in
+`.tokenmill/`, away from the data: trainers read every JSON file of a folder they are given.
+"""
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from budget import runbook
+from results import disk
+from results.errors import BadFolder, DiskFault, FolderTaken, NotWritable, ResultsError
+
+
+class FolderState(msgspec.Struct, frozen=True, kw_only=True):
+    """What `folder.json` holds. `facts` is what the run's parts noted in Redis, such as the tokenizer's facts."""
+
+    id: str
+    run: str
+    fingerprints: dict[str, dict[str, str]] = {}
+    facts: dict[str, str] = {}
+    schema: int = 1
+
+
+class OutputFolder:
+    """The folder's paths and state. Making one touches nothing."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.own = self.path / ".tokenmill"
+        self._lock: int | None = None
+
+    def answers(self, dataset: str) -> Path:
+        return self.path / dataset / "raw_responses.jsonl"
+
+    def rejected(self, dataset: str) -> Path:
+        return self.path / dataset / "rejected.jsonl"
+
+    def dropped(self, dataset: str) -> Path:
+        return self.path / dataset / "dropped.jsonl"
+
+    def quarantine(self, dataset: str) -> Path:
+        return self.path / dataset / "quarantine.jsonl"
+
+    def prepare(self, datasets: Iterable[str]) -> None:
+        """Make the folders that are missing.
+
+        Raises:
+            BadFolder: something else has such a name.
+            NotWritable, DiskFault: they cannot be made.
+        """
+        for folder in (self.path, self.own, *(self.path / name for name in datasets)):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise BadFolder(
+                    f"cannot make the folder {folder}: a file is in its place; give another `output` in the run file"
+                ) from error
+            except OSError as error:
+                raise _unusable(folder, error) from error
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise _unusable(folder, PermissionError(13, "Permission denied"))
+        with disk.translated(self.path):
+            disk.sync_folder(self.path)
+
+    def lock(self) -> None:
+        """Be the one process that writes here, until `unlock` or this process' end.
+
+        Raises:
+            FolderTaken: another process is.
+        """
+        path = self.own / "lock"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _unusable(path, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "?"
+            os.close(descriptor)
+            raise FolderTaken(
+                f"process {owner} already collects into {self.path}: stop it first, or give this run another `output`"
+            ) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise _unusable(path, error) from error
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def is_locked(self) -> bool:
+        """Whether a process collects into the folder now."""
+        try:
+            descriptor = os.open(self.own / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def state(self) -> FolderState | None:
+        """What the folder knows of itself; None where nothing was ever collected into it.
+
+        Raises:
+            BadFolder: its state is damaged, or of a newer version.
+        """
+        path = self.own / "folder.json"
+        try:
+            text = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise disk.fault(path, error) from error
+        try:
+            state = msgspec.json.decode(text, type=FolderState)
+        except msgspec.DecodeError as error:
+            raise BadFolder(
+                f"{path} is damaged ({error}): delete it, and check that the run file is the one that made the answers"
+            ) from error
+        if state.schema != FolderState.__struct_defaults__[-1]:
+            raise BadFolder(
+                f"{path} was written by another version of Tokenmill (schema {state.schema}): use that version"
+            )
+        return state
+
+    def check(self, run: str, fingerprints: Mapping[str, Mapping[str, str]]) -> FolderState:
+        """The folder's state, checked to be this run's; a new folder becomes it.
+
+        Raises:
+            BadFolder: it is another run's.
+            Changed: a dataset's answers were made under something else.
+        """
+        state = self.state()
+        if state is None:
+            state = FolderState(id=secrets.token_hex(8), run=run)
+            self.save(state)
+            return state
+        if state.run != run:
+            raise BadFolder(
+                f"{self.path} holds the answers of run {state.run!r}, not of {run!r}: give this run another `output`, "
+                f"or its name back"
+            )
+        for dataset, fingerprint in fingerprints.items():
+            if found := runbook.differences(state.fingerprints.get(dataset, {}), fingerprint):
+                raise runbook.changed(dataset, found)
+        return state
+
+    def save(self, state: FolderState) -> None:
+        disk.replace(self.own / "folder.json", [msgspec.json.format(msgspec.json.encode(state)), b"\n"])
+
+
+def _unusable(path: Path, error: OSError) -> ResultsError:
+    problem = disk.fault(path, error)
+    if isinstance(problem, NotWritable):
+        return problem
+    with suppress(OSError):
+        if path.exists() and not path.is_dir() and path.name != "lock":
+            return BadFolder(f"{path} is not a folder: give another `output` in the run file")
+    return DiskFault(str(problem))
