@@ -122,9 +122,9 @@ _ENDS = {
 def _show(console: Console, found: Plan, speed: float) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("dataset", no_wrap=True)
-    for name in ("cap", "there", "mean", "answers needed", "prompts left"):
+    for name in ("cap", "there", "mean", "needed", "prompts"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("will end by", no_wrap=True)
+    table.add_column("ends by", no_wrap=True)
     for dataset in found.datasets:
         table.add_row(
             dataset.name,
@@ -133,7 +133,7 @@ def _show(console: Console, found: Plan, speed: float) -> None:
             "?" if dataset.mean is None else view.tokens(round(dataset.mean)),
             _needed(dataset),
             "?" if dataset.prompts_left is None else f"{dataset.prompts_left:,}",
-            _ENDS[dataset.ends] + (f", {view.tokens(dataset.missing)} short" if dataset.missing else ""),
+            _ENDS[dataset.ends],
         )
     console.print(table)
     for line in _sentences(found, speed):
@@ -162,8 +162,9 @@ def _sentences(found: Plan, speed: float) -> Iterator[str]:
     for dataset in found.datasets:
         if dataset.may_fall_short:
             yield f"{dataset.name} may run out of prompts before it has its tokens: add some"
-    if found.short_of_prompts:
-        yield f"will run out of prompts before they have their tokens: {', '.join(found.short_of_prompts)}"
+    for dataset in found.datasets:
+        if dataset.missing:
+            yield f"{dataset.name} will run out of prompts {view.tokens(dataset.missing)} tokens before its cap"
     if found.sample_cap_tokens is not None and found.capped_tokens:
         cost, caps = found.sample_cap_tokens, found.capped_tokens
         yield (
