@@ -93,6 +93,9 @@ class Collector:
                 return False
             for warning in connections.check_safe(self._connection):
                 log.warning("%s", warning)
+            # Before the lock, which could only say that somebody has it.
+            state = self._folder.state()
+            runbook.refuse_another(runbook.published(self._connection), None if state is None else state.id)
             self._lock.acquire()
             try:
                 return self._work()
@@ -125,7 +128,7 @@ class Collector:
     def _work(self) -> bool:
         entry = Entry(self._connection, self._config, self._folder)
         # Before the files are read: a database that is another's is refused at once.
-        entry.publish()
+        entry.publish(start=True)
         for sink in self._sinks.values():
             sink.open(self._tick)
         ready = False
@@ -167,7 +170,7 @@ class Collector:
         changed = forgotten = 0
         for name, sink in self._sinks.items():
             changed += seeding.seed_all(self._ledger, sink.index, self._tick)
-            forgotten += seeding.forget(self._ledger, sink.index, doubtful[name], self._tick)
+            forgotten += seeding.forget(self._ledger, sink, doubtful[name], self._tick)
         # Entries that came meanwhile may say more than what was just seeded over them.
         self._mending = True
         if runbook.run_id(self._connection) != run_id:
@@ -195,10 +198,14 @@ class Collector:
             self._sinks[name].write()
         if batch.entries:
             self._stream.remove(batch)
-        forgot = sum(seeding.settle(self._ledger, sink) for sink in self._sinks.values())
+        settled = sum(seeding.settle(self._ledger, sink) for sink in self._sinks.values())
         if self._said.pop("away", None):
             log.info("Redis is back")
-        self._mending = forgot > 0 or (self._mending and (batch.full or not self._seeded))
+        # What was settled just now may have gone over an entry that came after this batch was read.
+        self._mending = settled > 0 or (self._mending and (batch.full or not self._seeded))
+        if not self._mending:
+            for sink in self._sinks.values():
+                sink.forgotten.clear()
         if batch.entries and not batch.full and block_s is not None:
             self._stop.wait(min(_GATHER_S, self._beat_s))
         return batch

@@ -33,8 +33,10 @@ class Entry:
         self._fingerprints = {dataset.name: fingerprint(config, dataset.name) for dataset in config.datasets}
         self._state: FolderState = folder.check(config.name, self._fingerprints)
 
-    def publish(self) -> None:
-        """Write the entry and the caps that are missing; restore the facts that a lost Redis had.
+    def publish(self, *, start: bool = False) -> None:
+        """Write the entry and the caps that are missing, at the start also those that the run file has anew.
+
+        A cap that was raised in the file must be known before anybody looks whether all is finished.
 
         Raises:
             AnotherRun, Changed: the database is not this run's.
@@ -50,7 +52,7 @@ class Entry:
             max_samples={dataset.name: dataset.max_samples for dataset in self._config.datasets},
         )
         caps = {dataset.name: dataset.max_tokens for dataset in self._config.datasets}
-        runbook.apply_file_caps(self._connection, caps, only_missing=True)
+        runbook.apply_file_caps(self._connection, caps, only_missing=not start)
         self._save(fingerprints={**self._state.fingerprints, **self._fingerprints})
 
     def restore_facts(self) -> None:

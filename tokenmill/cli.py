@@ -155,7 +155,8 @@ def collect(file: "RunFile", *, overrides: tuple[str, ...], stay: bool, wait_s: 
     from results.collector import Collector
 
     url = _redis_url(file, needed_by="collect")
-    Collector(file.config, url, stop=_stop_on_signals(), stay=stay, wait_s=wait_s).run()
+    if not Collector(file.config, url, stop=_stop_on_signals(), stay=stay, wait_s=wait_s).run():
+        raise Interrupted("the collector was stopped; run the same command again to continue")
 
 
 @cli.command()
@@ -349,6 +350,51 @@ def verify(file: "RunFile", *, overrides: tuple[str, ...], as_json: bool) -> Non
         for line in view.verification(report):
             click.echo(line)
     sys.exit(Exit.DONE if report.is_good else Exit.DIFFERENCE)
+
+
+@cli.command()
+@run_file
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["specforge", "speculators", "conversations", "parquet"]),
+    required=True,
+    help="Token ids with a loss mask for SpecForge (one file), for speculators (a folder) or as Parquet; or messages.",
+)
+@click.option("--output", type=click.Path(path_type=Path), help="File or folder; exports/ in the output folder.")
+@click.option("--dataset", "datasets", multiple=True, metavar="NAME", help="Only this one (repeat for more).")
+@click.option("--max-length", type=click.IntRange(min=1), help="Cut longer rows to so many tokens.")
+@click.option(
+    "--min-supervised",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Leave out rows with fewer generated tokens.",
+)
+@click.option("--finish", type=click.Choice(["any", "stop"]), default="any", help="stop: leave out truncated answers.")
+@click.option("--dedupe", is_flag=True, help="Leave out rows with the same token ids as an earlier one.")
+@click.option("--split", type=float, metavar="SHARE", help="Write train and eval, with this share of prompts in train.")
+@click.option("--text", is_flag=True, help="Decode each row's ids into its text; without it, text is the answer's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
+def export(
+    file: "RunFile", *, overrides: tuple[str, ...], kind: Any, datasets: tuple[str, ...], as_json: bool, **options: Any
+) -> None:
+    """Write training files from the answers, each as a whole or not at all, and a manifest."""
+    from results.exports import Options
+    from tokenmill import exporting
+
+    names = tuple(_known(file, datasets)) if datasets else ()
+    exporting.export(file, Options(format=kind, datasets=names, **options), as_json=as_json)
+
+
+@cli.command()
+@run_file
+@click.option("--output", type=click.Path(path_type=Path), help="The file; report.html in the output folder.")
+def report(file: "RunFile", *, overrides: tuple[str, ...], output: Path | None) -> None:
+    """Write report.html: tokens, lengths, servers and rejects of the run, in one file that opens anywhere."""
+    from tokenmill import exporting
+
+    click.echo(exporting.report(file, _connection(file), output))
 
 
 @cli.command()

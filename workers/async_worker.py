@@ -11,6 +11,7 @@ import logging
 import math
 import signal
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,7 @@ SLOWEST_S_PER_TOKEN = 1.0
 SHORTEST_READ_S = 600.0
 # Redis connections of a worker: claims, renewals and sweeps beside the commits of all slots.
 CONNECTIONS = 16
+PUBSUB_PAUSE_S = 2.0
 
 
 class AsyncWorker(BaseWorker):
@@ -95,6 +97,12 @@ class AsyncWorker(BaseWorker):
             super().handle_payload(message)
         elif self._loop is not None and self._engine is not None:
             self._loop.call_soon_threadsafe(self._engine.stop_job, str(payload.get("job_id")))
+
+    def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
+        """RQ's thread for commands ends on anything but a lost connection; after a time-out a worker would be deaf."""
+        if not isinstance(exc, redis.RedisError | OSError):
+            raise exc
+        time.sleep(PUBSUB_PAUSE_S)
 
     def work(
         self,
@@ -223,15 +231,18 @@ class AsyncWorker(BaseWorker):
                 samplings.append(sampling)
         deadline = asyncio.get_running_loop().time() + self._wait_s
         said = False
+        servers.check_again = lambda server: self._check(server, servers, joined, samplings)
         while not self._signals:
-            problems = {server.url: await self._check(server, servers, joined, samplings) for server in servers.all}
+            for server in servers.all:
+                server.reason = await servers.check_again(server) or ""
+                server.up = not server.reason
             if servers.up:
                 for server in servers.all:
                     if not server.up:
                         server.up = True  # so that the fault is said, and the server asked again until it is up
-                        servers.fault(server, problems[server.url] or "")
+                        servers.fault(server, server.reason)
                 return
-            sentence = "; ".join(f"{url}: {problem}" for url, problem in problems.items())
+            sentence = "; ".join(f"{server.url}: {server.reason}" for server in servers.all)
             if asyncio.get_running_loop().time() > deadline:
                 raise ServerAway(f"no SGLang server can be reached ({sentence}): start one, or mend [sglang] servers")
             if not said:

@@ -39,7 +39,8 @@ class ChatTokenizer:
 
     `vocab_size` bounds the valid ids: one more than the largest, and never more than the model's own
     count, because an id beyond that ends a real server. `generation_config` holds the model's sampling
-    defaults under SGLang's names. The two hashes are the fingerprints of a run: they tell another
+    defaults under SGLang's names. `probe_text` and `probe_ids` tell whether a server has this very tokenizer.
+    The two hashes are the fingerprints of a run: they tell another
     tokenizer or template from the same one in another place or under another version of transformers.
     """
 
@@ -77,6 +78,8 @@ class ChatTokenizer:
         self.tokenizer_hash = fingerprint_of(
             sorted(vocabulary.items(), key=lambda item: item[1]), self.eos_ids, self.bos_id, self._encode(_PROBE)
         )
+        self.probe_text = self._probe()
+        self.probe_ids = self._encode(self.probe_text)
 
     @classmethod
     def load(
@@ -188,6 +191,13 @@ class ChatTokenizer:
                 list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
             )
         )
+
+    def _probe(self) -> str:
+        """Text that tokenizers split differently, and the template's own tokens: some models differ only there."""
+        try:
+            return _PROBE + self._text([{"role": "user", "content": "Hello"}], [])
+        except (ChatProblem, Unrenderable):  # no template, or one that `check` refuses where it is needed
+            return _PROBE
 
     def _text(self, messages: list[Message], tools: list[Any]) -> str:
         import jinja2

@@ -1,17 +1,19 @@
 """The SGLang servers of one worker: which are up, how busy, how fast, and why one is down.
 
-A server at fault is not asked again until a real one-token request succeeds; meanwhile its worker
-claims nothing for it, so an outage costs no prompt an attempt and the queue waits.
+A server at fault is sent nothing until it passes all the checks of the start again, of which the last
+is a real one-token request: it may have come back with another model. Meanwhile its worker claims nothing
+for it, so an outage costs no prompt an attempt and the queue waits.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
+from budget.errors import Problem
 from workers import outcomes
 from workers.contracts import TokenizerFacts
 from workers.errors import KeyRefused, RunFault, WrongModel
@@ -19,9 +21,11 @@ from workers.sglang import Broken, Client, Model
 
 log = logging.getLogger("tokenmill.worker")
 
-LONGEST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 10.0
 # Tokens per second of one request until the first answer has been timed; only the forecast's start depends on it.
 FIRST_SPEED = 30.0
+# What an answer still counts in the speed when one more has been timed: about the last thirty decide.
+RECENT = 0.97
 
 
 class Server:
@@ -34,28 +38,38 @@ class Server:
         self.in_flight = 0
         self.speed = FIRST_SPEED
         self.tokens = 0
-        self.timed = False
+        self._recent_tokens = 0.0
+        self._recent_s = 0.0
         self.model: Model | None = None
         self.running = 0
         self.waiting = 0
         self.throughput = 0.0
 
     def finished(self, tokens: int, seconds: float) -> None:
-        """Learn the speed from a completion; recent answers count most."""
+        """Learn the speed from a completion; recent answers count most.
+
+        Tokens over seconds, not the mean of the answers' own speeds: what is in flight at any moment is
+        mostly slow and long requests, and it is their age that the speed has to tell.
+        """
         self.tokens += tokens
         if seconds <= 0 or tokens <= 0:
             return
-        speed = tokens / seconds
-        self.speed = self.speed * 0.9 + speed * 0.1 if self.timed else speed
-        self.timed = True
+        self._recent_tokens = self._recent_tokens * RECENT + tokens
+        self._recent_s = self._recent_s * RECENT + seconds
+        self.speed = self._recent_tokens / self._recent_s
 
 
 class Servers:
-    """The pool. `changed` is called whenever a server comes up."""
+    """The pool.
+
+    `changed` is called whenever a server comes up. `check_again` is what a server at fault must pass to
+    be up: it answers why not, or raises where waiting alone will not mend it.
+    """
 
     def __init__(self, client: Client, urls: list[str], pause_s: float, changed: Callable[[], None]) -> None:
         self.client = client
         self.all = [Server(url) for url in urls]
+        self.check_again: Callable[[Server], Awaitable[str | None]] = lambda server: self.probe(server, {})
         self._pause_s = pause_s
         self._changed = changed
         self._probes: set[asyncio.Task[None]] = set()
@@ -63,6 +77,15 @@ class Servers:
     @property
     def up(self) -> list[Server]:
         return [server for server in self.all if server.up]
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second of one request on the fastest server that is up."""
+        return max((server.speed for server in self.up), default=FIRST_SPEED)
+
+    @property
+    def why_down(self) -> str:
+        return "; ".join(f"{server.url}: {server.reason}" for server in self.all)
 
     def choose(self) -> Server | None:
         """The server that is up and has the fewest requests in flight, as a share of its speed."""
@@ -87,7 +110,12 @@ class Servers:
         pause = self._pause_s
         while True:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            problem = await self.probe(server, {"max_new_tokens": 1})
+            try:
+                problem = await self.check_again(server)
+            except Problem as refusal:
+                problem = str(refusal)
+                if problem != server.reason:
+                    log.error("%s; nothing is sent to it meanwhile", problem)
             if problem is None:
                 server.up, server.reason = True, ""
                 log.info("server %s answers again", server.url)
@@ -142,6 +170,8 @@ class Servers:
                 raise KeyRefused(f"server {server.url} refuses the API key: set TOKENMILL_SGLANG_API_KEY")
             if model is None:
                 return f"it answers HTTP {status} to /model_info"
+            if model.context_length is None:
+                model = msgspec.structs.replace(model, context_length=facts.context_length)
             server.model = model
             await self._check_tokenizer(server, model, facts)
         except Broken as broken:
@@ -150,7 +180,6 @@ class Servers:
             problem = await self.probe(server, sampling)
             if problem is not None:
                 return problem
-        server.up, server.reason = True, ""
         return None
 
     async def _check_tokenizer(self, server: Server, model: Model, facts: TokenizerFacts) -> None:

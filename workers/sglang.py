@@ -1,11 +1,15 @@
 """The HTTP client to SGLang, over aiohttp's transport: the only module that imports httpx.
 
 httpx' own connection pool collapses with hundreds of requests in flight and dies of cancellations;
-aiohttp's, without a limit, does neither. The number of slots is the limit. Nothing is retried here:
-what an answer or a broken connection means is judged in `workers.outcomes`.
+aiohttp's, without a limit, does neither. The number of slots is the limit. Requests go straight to the
+transport: the cookies, redirects and merged settings of `httpx.AsyncClient` are a quarter of a request's
+cost, and none is wanted. Nothing is retried here: what an answer or a broken connection means is judged
+in `workers.outcomes`.
 """
 
+import functools
 import json
+import os
 from typing import Any, Literal, cast
 
 import aiohttp
@@ -37,12 +41,16 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int | None
 
 
+_url = functools.lru_cache(maxsize=1024)(httpx.URL)  # a tenth of a request's cost is parsing it
+
+
 def _broken(error: Exception) -> Broken:
     """aiohttp's transport maps a cut connection to httpx.ConnectTimeout, so the cause is what tells."""
     cause = error.__cause__
     text = str(error) or str(cause) or type(error).__name__
     if isinstance(cause, aiohttp.ClientConnectorError) or isinstance(error, httpx.ConnectError):
-        return Broken("refused", text)
+        number = cause.os_error.errno if isinstance(cause, aiohttp.ClientConnectorError) else None
+        return Broken("refused", os.strerror(number).lower() if number and number > 0 else text)
     if isinstance(cause, TimeoutError) or isinstance(error, httpx.ReadTimeout):
         kind = "refused" if isinstance(cause, aiohttp.ConnectionTimeoutError) else "timeout"
         return Broken(kind, text)
@@ -58,21 +66,20 @@ class Client:
     """
 
     def __init__(self, api_key: str | None, read_s: float) -> None:
-        headers = {"content-type": "application/json"}
+        self._headers = {"content-type": "application/json"}
         if api_key:
-            headers["authorization"] = f"Bearer {api_key}"
-        transport = httpx_aiohttp.AiohttpTransport(
+            self._headers["authorization"] = f"Bearer {api_key}"
+        self._transport = httpx_aiohttp.AiohttpTransport(
             trust_env=False,
             client=lambda: aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S), trust_env=False
             ),
         )
-        self._http = httpx.AsyncClient(transport=transport, trust_env=False, headers=headers)
-        self._long = httpx.Timeout(read_s, connect=CONNECT_S, pool=None)
-        self._short = httpx.Timeout(10.0, connect=CONNECT_S, pool=None)
+        self._long = {"read": read_s, "connect": CONNECT_S}
+        self._short = {"read": 10.0, "connect": CONNECT_S}
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._transport.aclose()
 
     async def generate(self, server: str, body: bytes, dataset: str = "") -> tuple[int, bytes]:
         """POST /generate. Returns (HTTP status, body).
@@ -135,15 +142,22 @@ class Client:
         return cast(list[int], tokens) if isinstance(tokens, list) else None
 
     async def _send(
-        self, method: str, url: str, body: bytes | None, limits: httpx.Timeout, headers: dict[str, str] | None = None
+        self, method: str, url: str, body: bytes | None, limits: dict[str, float], headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
         try:
-            answer = await self._http.request(method, url, content=body, timeout=limits, headers=headers)
+            request = httpx.Request(
+                method, _url(url), headers=self._headers | (headers or {}), content=body, extensions={"timeout": limits}
+            )
+            answer = await self._transport.handle_async_request(request)
+            try:
+                content = await answer.aread()
+            finally:
+                await answer.aclose()
         except httpx.InvalidURL as error:
             raise Broken("refused", f"{url} is not a URL: {error}") from error
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             raise _broken(error) from error
-        return answer.status_code, answer.content
+        return answer.status_code, content
 
 
 def json_object(body: bytes) -> dict[str, Any]:

@@ -179,7 +179,7 @@ class Control:
         prompt: Any = body.get("prompt")
         if not isinstance(prompt, str):
             raise contract_error("prompt must be a string")
-        tokens = self._vocabulary.encode(prompt)
+        tokens = self._vocabulary.encode(prompt, add_special_tokens=body.get("add_special_tokens", True) is True)
         return json_response({"tokens": tokens, "count": len(tokens), "max_model_len": self._config.context_length})
 
     async def _set_faults(self, request: web.Request) -> web.StreamResponse:

@@ -45,10 +45,10 @@ class Vocabulary:
         noise = random.Random(key).randbytes((count * 2 + 3) // 4 * 4)
         return list(map(self._table.__getitem__, memoryview(noise).cast("H")[:count]))
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a prompt given as text: the tokenizer's, else one per word, a checksum of the word."""
         if self._tokenizer is not None:
-            return self._tokenizer.encode(text).ids
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return [self._table[zlib.crc32(word.encode("utf-8", "surrogatepass")) % _TABLE] for word in text.split()]
 
     def decode(self, ids: list[int], *, skip_special: bool = True) -> str:

@@ -17,9 +17,14 @@ from budget.connections import RedisAway, connect
 from budget.errors import Problem
 from budget.locks import Held, LockLost
 from budget.runbook import AnotherRun, Changed
+from results.entry import Entry
 from results.errors import BadFolder, DiskFault, FileChanged, FolderTaken, NotWritable
 from results.folder import OutputFolder
+from results.sink import Sink
+from results.stream import Stream
+from results.summary import rejected_now
 from results.verify import verify
+from workers.contracts import job_id
 
 NAMES = ["A1", "B2"]
 
@@ -146,6 +151,56 @@ def test_answers_whose_file_is_gone_are_forgotten(rig: Any) -> None:
     assert rig.spent("A1") == 7
     rig.check()
     rig.halt()
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, action: Callable[[], object]) -> None:
+    """Have something happen just after the collector's next call of a method: between its steps."""
+    real = getattr(owner, name)
+    once = [action]
+
+    def wrapped(self: object, *args: Any, **options: Any) -> Any:
+        answer = real(self, *args, **options)
+        if once:
+            once.pop()()
+        return answer
+
+    monkeypatch.setattr(owner, name, wrapped)
+
+
+def test_a_retry_between_writing_and_telling_is_not_gone_over(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rejection is read just after a seeding, and taken back before the ledger is told of it once more."""
+    rig.write("A1", b'{"id":"b"}\n', "rejected.jsonl")
+    again = [lambda: rig.retry("A1", "b"), lambda: rig.reject("A1", "b")]
+    meanwhile(monkeypatch, Entry, "set_ready", lambda: [step() for step in again])
+    meanwhile(monkeypatch, Sink, "write", lambda: rig.retry("A1", "b"))
+    rig.collect()
+    rig.written()
+    rig.until(lambda: not rig.client.hexists(keys.done("A1"), job_id("A1", "b")), "the prompt to be free")
+    assert [own for _, own in rejected_now(rig.folder.path, "A1")] == []
+    rig.check()
+
+
+def test_an_answer_between_writing_and_forgetting_is_not_forgotten(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The retry of a rejected prompt is read just after a seeding, and its answer comes before the forgetting."""
+    rig.write("A1", b'{"id":"b"}\n', "rejected.jsonl")
+    meanwhile(monkeypatch, Entry, "set_ready", lambda: rig.retry("A1", "b"))
+    meanwhile(monkeypatch, Sink, "write", lambda: rig.commit("A1", "b", 9))
+    rig.collect()
+    rig.written()
+    rig.until(lambda: rig.spent("A1") == 9, "the answer to count")
+    assert rig.totals("A1").answers == 1
+    rig.check()
+
+
+def test_a_retry_during_the_seeding_is_not_undone(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.write("A1", b'{"id":"b"}\n', "rejected.jsonl")
+    rig.collect()
+    rig.halt()
+    meanwhile(monkeypatch, Stream, "lengths", lambda: rig.retry("A1", "b"))
+    rig.collect()
+    rig.written()
+    rig.until(lambda: not rig.client.hexists(keys.done("A1"), job_id("A1", "b")), "the prompt to be free")
+    rig.check()
 
 
 def test_a_file_deleted_under_it_stops_it_before_anything_is_lost(rig: Any) -> None:

@@ -17,6 +17,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
 
 from budget.errors import OutsideFault
 from workers.simulator.config import SimulatorConfig
@@ -171,6 +172,20 @@ def test_it_answers_in_the_words_of_a_tokenizer(start_process: Start, tmp_path: 
     assert answer["text"] == " ".join(f"w{n}" for n in ids[:-1])
     tokens = _call(server.url, "/v1/tokenize", {"prompt": "w7 w9"})
     assert tokens == {"tokens": [7, 9], "count": 2, "max_model_len": 32768}
+
+
+def test_special_tokens_are_added_unless_they_are_not_wanted(start_process: Start, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(WordLevel({"<begin>": 0, "w1": 1, "<end>": 2}, unk_token="w1"))
+    tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue] - a property in the stubs
+    tokenizer.add_special_tokens(["<begin>", "<end>"])  # pyright: ignore[reportUnknownMemberType] - its stubs are partial
+    tokenizer.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue] - a property in the stubs
+        single="<begin> $A", special_tokens=[("<begin>", 0)]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    server = start_process(SimulatorConfig(tokenizer=str(tmp_path)))
+    for wanted, ids in ((None, [0, 1, 2]), (True, [0, 1, 2]), (False, [1, 2])):
+        body = {"prompt": "w1 <end>"} | ({} if wanted is None else {"add_special_tokens": wanted})
+        assert _call(server.url, "/v1/tokenize", body)["tokens"] == ids
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,15 @@ def test_model_settings_beside_the_tokenizer(tmp_path: Path) -> None:
     assert chat.eos_ids == [2, 7]
 
 
+def test_the_probe_holds_the_templates_own_tokens(tmp_path: Path, chat: ChatTokenizer) -> None:
+    assert chat.probe_text.endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
+    assert chat.decode(chat.probe_ids) == chat.probe_text
+    folder = changed(tmp_path)
+    (folder / "chat_template.jinja").write_text("{{ messages[0].no_such.thing }}")
+    broken = ChatTokenizer.load(str(folder))
+    assert broken.decode(broken.probe_ids) == broken.probe_text != ""
+
+
 def test_fingerprints_tell_what_matters(tmp_path: Path, chat: ChatTokenizer) -> None:
     copy = changed(tmp_path, model_max_length=77)
     same = ChatTokenizer.load(str(copy))
