@@ -6,11 +6,9 @@ dataset early: without the shuffle it would be spent on the first topics.
 """
 
 import glob
-import os
 import random
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -21,15 +19,13 @@ from producer import hub
 from producer.defects import Defect
 from producer.errors import PromptsProblem
 from producer.ids import Ordinals, damaged_id, prompt_id, with_ordinal
-from producer.packed import reading
+from producer.packed import Handles
 from producer.scan import Piece
 from producer.shards import Shard, Signature, of_file, of_hub, signature_of
 
 # Packed and columnar files cannot be read at random places: they are shuffled within a window of this many rows.
 SHUFFLE_ROWS = 10_000
 SHUFFLE_BYTES = 256 << 20
-# A set in a thousand shards must not need a thousand file descriptors.
-OPEN_FILES = 64
 # What a rejected row that is not JSON shows of itself.
 SHOWN_CHARACTERS = 10_000
 
@@ -116,6 +112,12 @@ class PromptSource:
         return [shard.path for shard in self._shards]
 
     @property
+    def counts(self) -> list[int]:
+        """How many rows each of the `shards` has."""
+        ends = [*self._first_row[1:], len(self._ordinals)]
+        return [end - first for first, end in zip(self._first_row, ends, strict=True)]
+
+    @property
     def repeated(self) -> int:
         """How many rows have an id that a row before them has."""
         return sum(1 for ordinal in self._ordinals if ordinal > 3)
@@ -190,7 +192,7 @@ class PromptSource:
     def _seek(self) -> Iterator[Row]:
         count = len(self._ordinals)
         order = range(count) if self.seed is None else permutation(count, self.seed)
-        with _Handles() as handles:
+        with Handles() as handles:
             for index in order:
                 shard = self._shards[bisect_right(self._first_row, index) - 1]
                 raw = handles.read(shard.path, self._offsets[index], self._lengths[index])
@@ -268,29 +270,3 @@ def _signed(prompts: str) -> "list[tuple[Path, Signature]]":
     if prompts.startswith(hub.SCHEME):
         return [(Path(), (0, 0, 0))]
     return [(path, signature_of(path)) for path in find(prompts)]
-
-
-class _Handles:
-    """The last few files that were read from; a file replaced by rename stays the old one for the whole pass."""
-
-    def __init__(self) -> None:
-        self._open: OrderedDict[Path, int] = OrderedDict()
-
-    def __enter__(self) -> "_Handles":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self._open.values():
-            os.close(handle)
-        self._open.clear()
-
-    def read(self, path: Path, offset: int, length: int) -> bytes:
-        with reading(path):
-            handle = self._open.get(path)
-            if handle is None:
-                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                self._open[path] = handle
-                if len(self._open) > OPEN_FILES:
-                    os.close(self._open.popitem(last=False)[1])
-            self._open.move_to_end(path)
-            return os.pread(handle, length, offset)

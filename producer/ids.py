@@ -116,27 +116,27 @@ class Ordinals:
     """
 
     def __init__(self) -> None:
-        self._seen = _HashSet()
+        self._seen = HashSet()
         self._last: dict[int, int] = {}
 
     def next(self, own: str) -> int:
         """1 for an id met for the first time, else the number that makes it unlike any id met so far."""
-        hashed = _hash64(own)
+        hashed = hash64(own)
         if self._seen.add(hashed):
             return 1
         ordinal = self._last.get(hashed, 1) + 1
-        while not self._seen.add(_hash64(f"{own}~{ordinal}")):
+        while not self._seen.add(hash64(f"{own}~{ordinal}")):
             ordinal += 1
         self._last[hashed] = ordinal
         return ordinal
 
 
-def _hash64(text: str) -> int:
+def hash64(text: str) -> int:
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") or 1
 
 
-class _HashSet:
+class HashSet:
     """Open addressing over an array: a Python set of integers takes six times the memory."""
 
     def __init__(self) -> None:

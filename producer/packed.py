@@ -6,7 +6,9 @@ never pass for a smaller set.
 
 import gzip
 import io
+import os
 import zlib
+from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,8 @@ import zstandard
 from producer.errors import PromptsProblem
 
 CHUNK_BYTES = 1 << 20
+# A set in a thousand shards must not need a thousand file descriptors.
+OPEN_FILES = 64
 # Little at a time: a frame of one repeated row unpacks to ten thousand times its size.
 PACKED_BYTES = 8 << 10
 
@@ -90,3 +94,29 @@ class _Zstd(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+class Handles:
+    """The last few files that were read from; a file replaced by rename stays the old one for the whole pass."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def __enter__(self) -> "Handles":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._open.values():
+            os.close(handle)
+        self._open.clear()
+
+    def read(self, path: Path, offset: int, length: int) -> bytes:
+        with reading(path):
+            handle = self._open.get(path)
+            if handle is None:
+                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._open[path] = handle
+                if len(self._open) > OPEN_FILES:
+                    os.close(self._open.popitem(last=False)[1])
+            self._open.move_to_end(path)
+            return os.pread(handle, length, offset)

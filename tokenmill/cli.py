@@ -423,13 +423,15 @@ def reset(file: "RunFile", *, overrides: tuple[str, ...], yes: bool) -> None:
     resetting.reset(file, _connection(file), sure=yes)
 
 
-def _add_simulator() -> None:
+def _add_commands() -> None:
+    from tokenmill import inspecting
     from workers.simulator.__main__ import command
 
     cli.add_command(command, "sim")
+    cli.add_command(inspecting.command)
 
 
-_add_simulator()
+_add_commands()
 
 
 def main() -> None:
