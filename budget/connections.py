@@ -4,11 +4,11 @@ redis-py re-sends any command after its socket timeout; every verb of the ledger
 that is welcome: a Redis that was frozen for a while costs nobody anything.
 """
 
+import re
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import redis
 import redis.asyncio
@@ -55,12 +55,16 @@ class BadRedisUrl(UserProblem):
 
 
 def without_secret(url: str) -> str:
-    """The URL as it may be shown: its password replaced by `***`."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+    """The URL as it may be shown: its password replaced by `***`.
+
+    It is for what was typed, so it takes no URL for well-formed: whatever stands between the first colon
+    of the address and its last `@` may be the password.
+    """
+    scheme, mark, rest = url.rpartition("://")
+    owner, at, place = rest.rpartition("@")
+    user, colon, _ = owner.partition(":")
+    shown = f"{scheme}{mark}{user}:***@{place}" if at and colon else url
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", shown)
 
 
 def connect(url: str) -> "redis.Redis":
@@ -72,7 +76,8 @@ def connect(url: str) -> "redis.Redis":
     try:
         return redis.Redis.from_url(url, health_check_interval=15)
     except (ValueError, TypeError) as error:
-        raise BadRedisUrl(f"{without_secret(url)!r} is not a Redis URL ({error}): give redis://HOST:PORT/0") from error
+        # The error's own text may quote a part of the password.
+        raise BadRedisUrl(f"{without_secret(url)!r} is not a Redis URL: give redis://HOST:PORT/0") from error
 
 
 def connect_async(url: str, connections: int) -> "redis.asyncio.Redis":

@@ -14,7 +14,7 @@ RQ's own keys are RQ's; they are named here only because our scripts must be han
 | `budget:<dataset>:spent` | string | commit and seed, by INCRBY only | the run's |
 | `budget:<dataset>` | hash | every verb, `budget set` | the run's |
 | `budget:<dataset>:done` | hash | commit, reject, retry, seed | the run's |
-| `budget:<dataset>:dropped` | set | drop, adopt; taken out by enqueue, commit, seed | the run's |
+| `budget:<dataset>:dropped` | set | drop, adopt; taken out by enqueue, renew, commit, reject, seed | the run's |
 | `budget:<dataset>:expiry` | zset | claim, adopt, renew; all that end a lease | while jobs are in flight |
 | `budget:<dataset>:leases` | hash | as expiry | while jobs are in flight |
 | `budget:<dataset>:ages` | hash | as leases, and commit, seed | the run's |

@@ -52,6 +52,23 @@ def differences(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [f"{part}: {known[part]} -> {now[part]}" for part in known if part in now and known[part] != now[part]]
 
 
+def refuse_another(entry: Mapping[str, str], output_id: str | None) -> None:
+    """Refuse a database that another output folder has.
+
+    Args:
+        entry: the run's entry, as `published` gives it.
+        output_id: the folder's id; None where it is a new one.
+
+    Raises:
+        AnotherRun: the database is another's.
+    """
+    if "output_id" in entry and entry["output_id"] != output_id:
+        raise AnotherRun(
+            f"this Redis database belongs to run {entry.get('name')!r} with another output folder: use another "
+            f"database number in TOKENMILL_REDIS_URL, or free this one with `tokenmill reset`"
+        )
+
+
 def publish(
     connection: "redis.Redis",
     *,
@@ -71,11 +88,7 @@ def publish(
     """
     client: Any = connection
     before = published(connection)
-    if before.get("output_id", output_id) != output_id:
-        raise AnotherRun(
-            f"this Redis database belongs to run {before.get('name')!r} with another output folder: use another "
-            f"database number in TOKENMILL_REDIS_URL, or free this one with `tokenmill reset`"
-        )
+    refuse_another(before, output_id)
     if int(before.get("protocol", protocol)) != protocol:
         raise AnotherRun(
             f"this Redis database was written by another version of Tokenmill (protocol {before['protocol']}, this "
@@ -93,6 +106,8 @@ def publish(
     }
     for dataset, fingerprint in fingerprints.items():
         entry[f"fingerprint:{dataset}"] = json.dumps(dict(fingerprint))
+    total_before = before.get("max_tokens_total")
+    raised = total_before is not None and (max_tokens_total is None or max_tokens_total > int(total_before))
     with translated(), client.pipeline() as pipe:
         pipe.hset(keys.RUN, mapping=entry)
         if max_tokens_total is None:
@@ -100,6 +115,9 @@ def publish(
         else:
             pipe.hset(keys.RUN, "max_tokens_total", max_tokens_total)
         for dataset, samples in max_samples.items():
+            if raised:
+                # As `set_cap`: what was full, or out of prompts, under the lower cap is looked at again.
+                pipe.hdel(keys.budget(dataset), "full", "exhausted")
             if samples is None:
                 pipe.hdel(keys.budget(dataset), "max_samples")
             else:

@@ -51,7 +51,10 @@ def unlist(connection: "redis.Redis", worker: str, datasets: Sequence[str]) -> N
 def sweep(ledger: Ledger, datasets: Sequence[str], lease_ms: int) -> list[verbs.Death]:
     """Reclaim the jobs of all dead workers; returns the workers that had any."""
     dead = dead_workers(ledger.connection)
-    deaths = ledger(verbs.reclaim(datasets=datasets, lease_ms=lease_ms, dead=dead))
+    deaths: list[verbs.Death] = []
+    # A call takes whole workers up to a limit; each call frees what it answers with, so this ends.
+    while taken := ledger(verbs.reclaim(datasets=datasets, lease_ms=lease_ms, dead=dead)):
+        deaths += taken
     for worker in dead:
         unlist(ledger.connection, worker, datasets)
     return deaths

@@ -1,10 +1,12 @@
 """What the loop needs of a dataset's prompts, whatever holds them, and where the run's prompts come from."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from producer.defects import Defect
+from producer.errors import PromptsProblem
 from producer.files import PromptSource, Row, find
 from producer.prompts import to_payload
 from workers.chat import ChatTokenizer
@@ -93,21 +95,36 @@ class Files:
     @property
     def tokenizer(self) -> ChatTokenizer:
         if self._tokenizer is None:
-            self._tokenizer = ChatTokenizer.load(self._config.tokenizer, self._config.chat_template_kwargs)
+            self._tokenizer = ChatTokenizer.load(
+                self._config.tokenizer,
+                self._config.chat_template_kwargs,
+                special_tokens_in_text=self._config.special_tokens_in_text,
+            )
             if self._tokenizer.has_template:
                 self._tokenizer.check()
         return self._tokenizer
 
     def check(self, datasets: list[DatasetConfig]) -> None:
         for dataset in datasets:
-            find(dataset.prompts)
+            with _of(dataset):
+                find(dataset.prompts)
 
     def tokenizer_facts(self) -> dict[str, Any]:
         return {name: getattr(self.tokenizer, name) for name in TOKENIZER_FACTS}
 
     def open(self, dataset: DatasetConfig) -> FilePrompts:
-        source = PromptSource.open(dataset.prompts, self._config.seed)
+        with _of(dataset):
+            source = PromptSource.open(dataset.prompts, self._config.seed, dataset.fields)
         log.info("%s: %s prompts in %s files", dataset.name, f"{len(source):,}", f"{len(source.paths):,}")
         if source.note:
             log.warning("%s", source.note)
         return FilePrompts(dataset, source, self.tokenizer)
+
+
+@contextmanager
+def _of(dataset: DatasetConfig) -> Generator[None]:
+    """Ten datasets have ten files: a sentence about one of them names the dataset too."""
+    try:
+        yield
+    except PromptsProblem as problem:
+        raise PromptsProblem(f"dataset {dataset.name}: {problem}") from problem

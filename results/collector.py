@@ -19,10 +19,11 @@ from budget import connections, keys, runbook, snapshot
 from budget.connections import RedisAway, RedisRefuses
 from budget.ledger import Ledger
 from budget.locks import Lock
-from budget.sweep import sweep
+from budget.sweep import sentence, sweep
 from results import dropped, seeding
 from results.entry import Entry
 from results.folder import OutputFolder
+from results.rates import Rates
 from results.sink import Sink
 from results.stream import Batch, Stream
 from workers.contracts import RunConfig
@@ -72,6 +73,7 @@ class Collector:
         self._seeded = False
         self._mending = False
         self._next_renew = self._next_look = self._next_sweep = 0.0
+        self._rates = Rates()
         self._said: dict[str, float] = {}
         self._progress: tuple[float, int] = (0.0, 0)
 
@@ -91,6 +93,9 @@ class Collector:
                 return False
             for warning in connections.check_safe(self._connection):
                 log.warning("%s", warning)
+            # Before the lock, which could only say that somebody has it.
+            state = self._folder.state()
+            runbook.refuse_another(runbook.published(self._connection), None if state is None else state.id)
             self._lock.acquire()
             try:
                 return self._work()
@@ -123,7 +128,7 @@ class Collector:
     def _work(self) -> bool:
         entry = Entry(self._connection, self._config, self._folder)
         # Before the files are read: a database that is another's is refused at once.
-        entry.publish()
+        entry.publish(start=True)
         for sink in self._sinks.values():
             sink.open(self._tick)
         ready = False
@@ -165,7 +170,7 @@ class Collector:
         changed = forgotten = 0
         for name, sink in self._sinks.items():
             changed += seeding.seed_all(self._ledger, sink.index, self._tick)
-            forgotten += seeding.forget(self._ledger, sink.index, doubtful[name], self._tick)
+            forgotten += seeding.forget(self._ledger, sink, doubtful[name], self._tick)
         # Entries that came meanwhile may say more than what was just seeded over them.
         self._mending = True
         if runbook.run_id(self._connection) != run_id:
@@ -173,7 +178,7 @@ class Collector:
         entry.set_ready(run_id)
         self._seeded = True
         answers = sum(len(sink.index.answers) for sink in self._sinks.values())
-        tokens = sum(sink.index.tokens for sink in self._sinks.values())
+        tokens = sum(self._tokens().values())
         self._progress = (time.monotonic(), answers)
         log.info(
             "the files hold %s answers with %s tokens; %s entries of the ledger were corrected, %s forgotten",
@@ -193,10 +198,14 @@ class Collector:
             self._sinks[name].write()
         if batch.entries:
             self._stream.remove(batch)
-        forgot = sum(seeding.settle(self._ledger, sink) for sink in self._sinks.values())
+        settled = sum(seeding.settle(self._ledger, sink) for sink in self._sinks.values())
         if self._said.pop("away", None):
             log.info("Redis is back")
-        self._mending = forgot > 0 or (self._mending and (batch.full or not self._seeded))
+        # What was settled just now may have gone over an entry that came after this batch was read.
+        self._mending = settled > 0 or (self._mending and (batch.full or not self._seeded))
+        if not self._mending:
+            for sink in self._sinks.values():
+                sink.forgotten.clear()
         if batch.entries and not batch.full and block_s is not None:
             self._stop.wait(min(_GATHER_S, self._beat_s))
         return batch
@@ -222,17 +231,13 @@ class Collector:
             self._next_sweep = now + self._sweep_s
             self._sweep()
         self._tell()
+        self._when_allowed(lambda: entry.note_rates(self._rates.note(now, self._tokens())))
         return not self._stay and snapshot.read(self._connection, self._names).all_finished()
 
     def _sweep(self) -> None:
         deaths = self._when_allowed(lambda: sweep(self._ledger, self._names, self._config.timing.lease_ms))
         for death in deaths or []:
-            log.warning(
-                "worker %s died: %s of its prompts go to other workers%s",
-                death.worker,
-                death.requeued,
-                f", {death.rejected} are rejected as poison after four such deaths" if death.rejected else "",
-            )
+            log.warning("%s", sentence(death))
 
     def _tell(self) -> None:
         now = time.monotonic()
@@ -243,9 +248,12 @@ class Collector:
             "%s answers more, %s in all, with %s tokens",
             f"{answers - self._progress[1]:,}",
             f"{answers:,}",
-            f"{sum(sink.index.tokens for sink in self._sinks.values()):,}",
+            f"{sum(self._tokens().values()):,}",
         )
         self._progress = (now, answers)
+
+    def _tokens(self) -> dict[str, int]:
+        return {name: sink.index.tokens for name, sink in self._sinks.items()}
 
     def _leave(self) -> None:
         """Write what still waits, and what was dropped; where Redis is away it keeps that for the next start."""
@@ -271,9 +279,9 @@ class Collector:
         except RedisAway as problem:
             log.debug("%s", problem)
 
-    def _say(self, about: str, sentence: str) -> None:
+    def _say(self, about: str, what: str) -> None:
         """Once, and then each minute while it lasts."""
         now = time.monotonic()
         if now - self._said.get(about, -_SAY_S) >= _SAY_S:
-            log.warning("%s", sentence)
+            log.warning("%s", what)
             self._said[about] = now

@@ -12,7 +12,7 @@ import zstandard
 from results import jsonl
 from results.errors import Damaged
 from results.index import digest, digest_of_job
-from workers.contracts import MAX_JOB_BYTES, HostileJob, RejectLine, decode_job_data, encode_line
+from workers.contracts import MAX_JOB_BYTES, HostileJob, RejectLine, decode_job_data, encode_line, unpack_lines
 
 Fields = dict[bytes, bytes]
 
@@ -127,9 +127,9 @@ def _number(fields: Fields, name: bytes) -> int:
 def _unpacked(fields: Fields) -> bytes:
     packed = fields.get(b"line", b"")
     try:
-        size = zstandard.frame_content_size(packed)
-        if size > MAX_JOB_BYTES:
-            raise Damaged(f"its lines unpack to {size} bytes")
-        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=MAX_JOB_BYTES)
-    except zstandard.ZstdError as error:
-        raise Damaged(f"its lines cannot be unpacked ({error})") from error
+        # A frame says how long it is unpacked, and would be given so much memory.
+        if zstandard.frame_content_size(packed) > MAX_JOB_BYTES:
+            raise Damaged(f"its lines would unpack to more than {MAX_JOB_BYTES:,} bytes")
+        return unpack_lines(packed)
+    except (ValueError, zstandard.ZstdError) as error:
+        raise Damaged(f"its lines cannot be unpacked: {error}") from error

@@ -4,6 +4,7 @@ What other parts note in the entry (the tokenizer's facts, the model's) is kept 
 a Redis that was emptied in mid-run gets it back and the files can be read without any Redis.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -32,8 +33,10 @@ class Entry:
         self._fingerprints = {dataset.name: fingerprint(config, dataset.name) for dataset in config.datasets}
         self._state: FolderState = folder.check(config.name, self._fingerprints)
 
-    def publish(self) -> None:
-        """Write the entry and the caps that are missing; restore the facts that a lost Redis had.
+    def publish(self, *, start: bool = False) -> None:
+        """Write the entry and the caps that are missing, at the start also those that the run file has anew.
+
+        A cap that was raised in the file must be known before anybody looks whether all is finished.
 
         Raises:
             AnotherRun, Changed: the database is not this run's.
@@ -49,7 +52,7 @@ class Entry:
             max_samples={dataset.name: dataset.max_samples for dataset in self._config.datasets},
         )
         caps = {dataset.name: dataset.max_tokens for dataset in self._config.datasets}
-        runbook.apply_file_caps(self._connection, caps, only_missing=True)
+        runbook.apply_file_caps(self._connection, caps, only_missing=not start)
         self._save(fingerprints={**self._state.fingerprints, **self._fingerprints})
 
     def restore_facts(self) -> None:
@@ -82,6 +85,11 @@ class Entry:
         client: Any = self._connection
         with translated():
             client.set(keys.READY, run_id)
+
+    def note_rates(self, rates: Mapping[str, float]) -> None:
+        client: Any = self._connection
+        with translated():
+            client.hset(keys.RATES, mapping={name: f"{rate:.1f}" for name, rate in rates.items()})
 
     def _save(self, **changes: Any) -> None:
         state = msgspec.structs.replace(self._state, **changes)

@@ -10,16 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from results import disk, jsonl
-from results.jsonl import Line
+from results import jsonl
+from results.jsonl import Line, Tick
 from workers.contracts import job_id
 
 _HEX = 24
 _EXAMPLES = 3
-# How many lines are read between two calls of `tick`: some milliseconds.
-_STRIDE = 256
 
-Tick = Callable[[], None]
 Look = Callable[[Line, int], None]
 
 
@@ -143,7 +140,7 @@ class Index:
             DiskFault, NotWritable: it cannot be read. A file that is not there holds nothing.
         """
         last: tuple[int, int, bytes, bool] | None = None
-        for number, offset, raw in _numbered(path, tick):
+        for number, offset, raw in jsonl.numbered(path, tick):
             line = jsonl.parse(raw)
             if line == "blank":
                 continue
@@ -174,7 +171,7 @@ class Index:
             DiskFault, NotWritable: it cannot be read.
         """
         last: tuple[int, int, bytes, bool] | None = None
-        for number, offset, raw in _numbered(path, tick):
+        for number, offset, raw in jsonl.numbered(path, tick):
             line = jsonl.parse_rejected(raw)
             if line == "blank":
                 continue
@@ -276,16 +273,3 @@ class Index:
         if torn:
             return Tail(offset, number, f"a torn line of {len(raw)} bytes")
         return Tail(unended=not raw.endswith(b"\n"))
-
-
-def _numbered(path: Path, tick: Tick | None) -> Iterator[tuple[int, int, bytes]]:
-    with disk.translated(path):
-        try:
-            file = path.open("rb", buffering=1 << 20)
-        except FileNotFoundError:
-            return
-        with file:
-            for number, (offset, raw) in enumerate(jsonl.lines(file), start=1):
-                if tick is not None and number % _STRIDE == 0:
-                    tick()
-                yield number, offset, raw

@@ -6,17 +6,24 @@ taken for granted: what cannot be read is told apart (`broken`, `tokenless`), ne
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeGuard
 
 import msgspec
+
+from results import disk
 
 # A longer "line" is a file that is not JSONL; it comes in pieces, so that it cannot fill the memory.
 LONGEST = 256 * 1024 * 1024
 # Beyond this a number is no count of tokens, and Lua's doubles would no longer hold sums exactly.
 MOST_TOKENS = 2**40
 
+# How many lines are read between two calls of `tick`: some milliseconds.
+_STRIDE = 256
+
+Tick = Callable[[], None]
 Bad = Literal["blank", "broken", "tokenless"]
 
 
@@ -50,6 +57,7 @@ class RejectedLine(msgspec.Struct):
     id: str
     retried: bool = False
     job: str = ""
+    reason: str = ""
 
 
 _decode = msgspec.json.Decoder(Line).decode
@@ -65,6 +73,28 @@ def lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     for raw in iter(partial(file.readline, LONGEST), b""):
         yield offset, raw
         offset += len(raw)
+
+
+def numbered(path: Path, tick: Tick | None = None) -> Iterator[tuple[int, int, bytes]]:
+    """(line number, offset, line) of each line of a file, which need not be there; `tick` is called now and then."""
+    with disk.translated(path):
+        try:
+            file = path.open("rb", buffering=1 << 20)
+        except FileNotFoundError:
+            return
+        with file:
+            for number, (offset, raw) in enumerate(lines(file), start=1):
+                if tick is not None and number % _STRIDE == 0:
+                    tick()
+                yield number, offset, raw
+
+
+def rejected_lines(path: Path) -> Iterator[RejectedLine]:
+    """The lines of rejected.jsonl that can be read."""
+    for _, _, raw in numbered(path):
+        line = parse_rejected(raw)
+        if not isinstance(line, str):
+            yield line
 
 
 def parse(raw: bytes) -> Line | Bad:
@@ -96,7 +126,9 @@ def parse_rejected(raw: bytes) -> RejectedLine | Bad:
             return "broken" if raw.strip() else "blank"
         own, job = plain.get("id"), plain.get("job", "")
         if isinstance(own, str) and isinstance(job, str):
-            return RejectedLine(id=own, retried=plain.get("retried") is True, job=job)
+            return RejectedLine(
+                id=own, retried=plain.get("retried") is True, job=job, reason=str(plain.get("reason", ""))
+            )
         return "tokenless"
 
 

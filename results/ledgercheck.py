@@ -19,6 +19,8 @@ from results.index import Index, Seen, digest_of_job, job_of
 from results.report import Findings
 
 _SEED = "run the job again, its collector seeds the ledger from the files"
+# A seeding moves the counters by differences, so it cannot mend what disagrees within the ledger itself.
+_RESET = "free the database with `tokenmill reset` and run the job again; the files stay"
 _SCAN_AT_ONCE = 1000
 
 
@@ -72,11 +74,12 @@ class LedgerCheck:
             self._findings.note(f"{name}: ledger and files were not compared: still running")
             return
         self._name_each(name, done)
-        self._equal(name, "tokens", "the files hold {} tokens, the counter says {}", tokens, now.spent)
-        self._equal(name, "sum", "the counter says {} tokens, its entries sum up to {}", now.spent, done.total)
-        self._equal(name, "done", "the files hold {} ended prompts, the ledger {}", answers + rejected, now.done)
-        self._equal(name, "committed", "the files hold {} answers, the ledger counts {}", answers, now.committed)
-        self._equal(name, "rejected", "the files hold {} rejected prompts, the ledger {}", rejected, now.rejected)
+        mend = _SEED if done.stray.count or done.missing.count or done.differing.count else _RESET
+        self._equal(name, "tokens", "the files hold {} tokens, the counter says {}", tokens, now.spent, mend)
+        self._equal(name, "sum", "the counter says {} tokens, its entries sum up to {}", now.spent, done.total, _RESET)
+        self._equal(name, "done", "the files hold {} ended prompts, the ledger {}", answers + rejected, now.done, mend)
+        self._equal(name, "committed", "the files hold {} answers, the ledger counts {}", answers, now.committed, mend)
+        self._equal(name, "rejected", "the files hold {} rejected prompts, the ledger {}", rejected, now.rejected, mend)
         finished = {int(field[1:]): int(value) for field, value in counted.items() if field[:1] == b"c"}
         for number in sorted(set(finished) | set(ages)):
             self._equal(
@@ -85,6 +88,7 @@ class LedgerCheck:
                 f"the files hold {{}} answers in bucket {number} of lengths, the forecast counts {{}}",
                 ages[number],
                 finished.get(number, 0),
+                mend,
             )
         self._conserved(name, state)
 
@@ -104,7 +108,7 @@ class LedgerCheck:
             "the leases reserve {} tokens, the ledger says {}",
             held,
             int(reserved or 0),
-            "stop the job, wait for a lease, and run it again",
+            _RESET,
         )
         by_age = Counter(int(parts[3]) for parts in parsed)
         flying = {int(field[1:]): int(value) for field, value in ages.items() if field[:1] == b"f"}
@@ -115,14 +119,14 @@ class LedgerCheck:
                 f"{{}} jobs in flight are in bucket {number} of ages, the forecast counts {{}}",
                 by_age[number],
                 flying.get(number, 0),
-                "stop the job, wait for a lease, and run it again",
+                _RESET,
             )
         if set(expiry) != set(leases):
             self._say(
                 name,
                 "expiry",
-                f"{len(leases):,} jobs are leased and {len(expiry):,} have an expiry, and they are not the same: stop "
-                f"the job, wait for a lease, and run it again",
+                f"{len(leases):,} jobs are leased and {len(expiry):,} have an expiry, and they are not the same: "
+                f"{_RESET}",
             )
 
     def _scan(self, index: Index) -> _Done:
@@ -207,7 +211,7 @@ class LedgerCheck:
                 f"run the job again",
             )
 
-    def _equal(self, name: str, kind: str, sentence: str, first: int, second: int, mend: str = _SEED) -> None:
+    def _equal(self, name: str, kind: str, sentence: str, first: int, second: int, mend: str) -> None:
         if first != second:
             self._say(name, kind, f"{sentence.format(f'{first:,}', f'{second:,}')}: {mend}")
 

@@ -15,7 +15,8 @@ import redis
 from budget import keys, verbs
 from budget.connections import translated
 from budget.ledger import Ledger
-from results.index import Index, Tick, digest_of_job, job_of
+from results.index import Index, digest_of_job, job_of
+from results.jsonl import Tick
 from results.sink import Sink
 
 _SCAN_AT_ONCE = 1000
@@ -44,18 +45,20 @@ def seed_all(ledger: Ledger, index: Index, tick: Tick) -> int:
     return changed
 
 
-def forget(ledger: Ledger, index: Index, jobs: Iterable[str], tick: Tick) -> int:
+def forget(ledger: Ledger, sink: Sink, jobs: Iterable[str], tick: Tick) -> int:
     """Forget those of `jobs` that the files still have not; returns how many the ledger knew."""
-    gone = (job for job in jobs if not _has(index, job))
+    gone = (job for job in jobs if not _has(sink.index, job))
     forgotten = 0
-    for start in iter(lambda: list(islice(gone, verbs.SEED_BATCH)), []):
-        forgotten += ledger(verbs.forget(dataset=index.dataset, jobs=start))[0]
+    for batch in iter(lambda: list(islice(gone, verbs.SEED_BATCH)), []):
+        keys_of_batch = (digest_of_job(sink.dataset, job) for job in batch)
+        sink.forgotten.update(key for key in keys_of_batch if key is not None)
+        forgotten += ledger(verbs.forget(dataset=sink.dataset, jobs=batch))[0]
         tick()
     return forgotten
 
 
 def settle(ledger: Ledger, sink: Sink) -> int:
-    """Make the ledger's entries of a sink's unsettled jobs the files' own; returns how many were forgotten."""
+    """Make the ledger's entries of a sink's unsettled jobs the files' own; returns how many there were."""
     if not sink.unsettled:
         return 0
     told, unheard = list[tuple[str, int, bool]](), list[str]()
@@ -67,9 +70,10 @@ def settle(ledger: Ledger, sink: Sink) -> int:
             told.append((job, tokens, bool(sink.index.answers.get(key, 0) & 1)))
     for batch in _batches(iter(told)):
         ledger(verbs.seed(dataset=sink.dataset, entries=batch))
-    forgotten = forget(ledger, sink.index, unheard, _nothing)
+    forget(ledger, sink, unheard, _nothing)
+    count = len(sink.unsettled)
     sink.unsettled.clear()
-    return forgotten
+    return count
 
 
 def _has(index: Index, job: str) -> bool:

@@ -13,19 +13,25 @@ from results.appender import Appender
 from results.entries import Answer, Fields, Rejection
 from results.errors import Damaged
 from results.folder import OutputFolder
-from results.index import Index, Tick, digest_of_job, job_of
+from results.index import Index, digest_of_job, job_of
+from results.jsonl import Tick
 from workers.contracts import encode_line
 
 log = logging.getLogger("tokenmill.collector")
 
 
 class Sink:
-    """The files of one dataset. `unsettled` holds jobs whose entry in the ledger may not be the file's."""
+    """The files of one dataset.
+
+    `unsettled` holds jobs whose entry in the ledger may not be the file's; `forgotten` those that the
+    ledger was just told to forget, and may have been told too late.
+    """
 
     def __init__(self, folder: OutputFolder, dataset: str) -> None:
         self.dataset = dataset
         self.index = Index(dataset)
         self.unsettled: set[bytes] = set()
+        self.forgotten: set[bytes] = set()
         self._folder = folder
         self._answers = Appender(folder.answers(dataset))
         self._rejected = Appender(folder.rejected(dataset))
@@ -51,19 +57,21 @@ class Sink:
         """Take in one entry; nothing is written before `write`.
 
         Args:
-            mending: the ledger was just seeded, perhaps over what this entry says: tell it once more.
+            mending: the ledger was just seeded. If that touched this entry's job, it may have gone over what
+                the entry says, so the ledger is told once more.
         """
         try:
             meaning = entries.understand(self.dataset, fields)
         except Damaged as damage:
             self._set_aside(entry, fields, damage)
             return
+        key = meaning.key
+        if mending and (key in self.index.answers or key in self.index.rejected or key in self.forgotten):
+            self.unsettled.add(key)
         if isinstance(meaning, Answer):
             self._take_answer(meaning)
         else:
             self._take_rejection(meaning)
-        if mending:
-            self.unsettled.add(meaning.key)
 
     def write(self) -> None:
         """Write what was taken in and make it safe. Only then may the entries go from the stream.

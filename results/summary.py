@@ -1,11 +1,11 @@
 """What the files alone say of a run's datasets: for status and budget where there is no Redis to ask."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
 from results import jsonl
-from results.disk import translated
 from results.folder import OutputFolder
 from results.index import Index, digest_of_job
 from workers.contracts import job_id
@@ -21,7 +21,7 @@ class FileTotals(msgspec.Struct, frozen=True, kw_only=True):
     foreign: int
 
 
-def file_totals(output: str, names: Iterable[str]) -> dict[str, FileTotals]:
+def file_totals(output: str | Path, names: Iterable[str]) -> dict[str, FileTotals]:
     """The totals of each dataset; zeros where nothing was collected yet.
 
     Raises:
@@ -39,6 +39,27 @@ def read_index(folder: OutputFolder, name: str) -> Index:
     return index
 
 
+def rejected_now(output: str | Path, name: str, reason: str | None = None) -> list[tuple[str, str]]:
+    """The prompts that are rejected now (for that reason): (job, id) each, in the order they were rejected.
+
+    Raises:
+        DiskFault, NotWritable: a file cannot be read.
+    """
+    folder = OutputFolder(output)
+    rejected = read_index(folder, name).rejected
+    found: dict[str, tuple[str, str]] = {}
+    for line in jsonl.rejected_lines(folder.rejected(name)):
+        job = line.job or job_id(name, line.id)
+        found.pop(job, None)
+        if not line.retried:
+            found[job] = (line.id, line.reason)
+    return [
+        (job, own)
+        for job, (own, why) in found.items()
+        if (reason is None or why == reason) and digest_of_job(name, job) in rejected
+    ]
+
+
 def _totals(index: Index) -> FileTotals:
     return FileTotals(
         tokens=index.tokens,
@@ -47,28 +68,3 @@ def _totals(index: Index) -> FileTotals:
         rejected=len(index.rejected),
         foreign=index.foreign,
     )
-
-
-def rejected_now(output: str, name: str, reason: str | None = None) -> list[tuple[str, str]]:
-    """The prompts of a dataset that are rejected now, for one reason or for any: (job, id) each, in the file's order.
-
-    Raises:
-        DiskFault, NotWritable: a file cannot be read.
-    """
-    folder = OutputFolder(output)
-    rejected = read_index(folder, name).rejected
-    path = folder.rejected(name)
-    found: dict[str, str] = {}
-    if not rejected:
-        return []
-    with translated(path), path.open("rb") as file:
-        for _, raw in jsonl.lines(file):
-            line = jsonl.loads(raw)
-            if isinstance(line, str) or not isinstance(line.get("id"), str):
-                continue
-            job = str(line.get("job") or job_id(name, line["id"]))
-            if reason is None or line.get("reason") == reason:
-                found[job] = line["id"]
-            else:
-                found.pop(job, None)  # rejected again for another reason, or taken back
-    return [(job, own) for job, own in found.items() if digest_of_job(name, job) in rejected]

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import redis
 
-from results import disk, jsonl
+from results import jsonl
 from results.folder import OutputFolder
 from results.index import Index, Seen, digest_of_job
 from results.jsonl import Line
@@ -57,6 +57,20 @@ def verify(config: RunConfig, connection: "redis.Redis | None" = None) -> Report
         if ledger is not None:
             ledger.compare(index)
     return Report(findings=findings.all(), notes=findings.notes, datasets=counts)
+
+
+def sentences(report: Report) -> list[str]:
+    """The report for people: a line for each dataset, then what differs, then what was not compared."""
+    said = [
+        f"{counts.name}: {counts.answers:,} answers with {counts.tokens:,} tokens, {counts.truncated:,} of them "
+        f"truncated, {counts.rejected:,} prompts rejected, {counts.dropped:,} dropped"
+        for counts in report.datasets
+    ]
+    said += [f"difference: {finding}" for finding in report.findings]
+    said += [f"note: {note}" for note in report.notes]
+    count = len(report.findings)
+    said.append("all counts agree" if not count else f"{count:,} differences" if count > 1 else "1 difference")
+    return said
 
 
 class _Check:
@@ -185,13 +199,7 @@ def _dropped(folder: OutputFolder, index: Index, findings: Findings, is_live: bo
 
 def _jobs(path: Path) -> Iterator[tuple[int, str]]:
     """(line number, job) of each line of dropped.jsonl; "" where it names none."""
-    with disk.translated(path):
-        try:
-            file = path.open("rb")
-        except FileNotFoundError:
-            return
-        with file:
-            for number, (_, raw) in enumerate(jsonl.lines(file), start=1):
-                plain = jsonl.loads(raw)
-                job = "" if isinstance(plain, str) else plain.get("job")
-                yield number, job if isinstance(job, str) else ""
+    for number, _, raw in jsonl.numbered(path):
+        plain = jsonl.loads(raw)
+        job = "" if isinstance(plain, str) else plain.get("job")
+        yield number, job if isinstance(job, str) else ""

@@ -148,6 +148,17 @@ def _check_prompts(file: "RunFile") -> None:
 
 @cli.command()
 @run_file
+@click.option("--sample-cap", type=click.IntRange(min=1), default=7000, help="Cap in samples to compare with (7000).")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def plan(file: "RunFile", *, overrides: tuple[str, ...], sample_cap: int, as_json: bool) -> None:
+    """Say what a run still needs: tokens, answers, hours, and which datasets will run out of prompts."""
+    from tokenmill import planned
+
+    planned.plan(file, _connection(file), sample_cap=sample_cap, as_json=as_json)
+
+
+@cli.command()
+@run_file
 @stay_option
 @wait_option
 def collect(file: "RunFile", *, overrides: tuple[str, ...], stay: bool, wait_s: float) -> None:
@@ -155,7 +166,8 @@ def collect(file: "RunFile", *, overrides: tuple[str, ...], stay: bool, wait_s: 
     from results.collector import Collector
 
     url = _redis_url(file, needed_by="collect")
-    Collector(file.config, url, stop=_stop_on_signals(), stay=stay, wait_s=wait_s).run()
+    if not Collector(file.config, url, stop=_stop_on_signals(), stay=stay, wait_s=wait_s).run():
+        raise Interrupted("the collector was stopped; run the same command again to continue")
 
 
 @cli.command()
@@ -169,7 +181,12 @@ def push(file: "RunFile", datasets: tuple[str, ...], *, overrides: tuple[str, ..
 
     url = _redis_url(file, needed_by="push")
     names = _known(file, datasets)
-    produce(file.config, url, names, stay=stay, stop=_stop_on_signals(), wait_s=wait_s)
+    stop = _stop_on_signals()
+    if file.config.max_hours is not None:
+        timer = threading.Timer(file.config.max_hours * 3600, stop.set)
+        timer.daemon = True
+        timer.start()
+    produce(file.config, url, names, stay=stay, stop=stop, wait_s=wait_s)
 
 
 def _known(file: "RunFile", datasets: tuple[str, ...]) -> list[str]:
@@ -353,6 +370,51 @@ def verify(file: "RunFile", *, overrides: tuple[str, ...], as_json: bool) -> Non
 
 @cli.command()
 @run_file
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["specforge", "speculators", "conversations", "parquet"]),
+    required=True,
+    help="Token ids with a loss mask for SpecForge (one file), for speculators (a folder) or as Parquet; or messages.",
+)
+@click.option("--output", type=click.Path(path_type=Path), help="File or folder; exports/ in the output folder.")
+@click.option("--dataset", "datasets", multiple=True, metavar="NAME", help="Only this one (repeat for more).")
+@click.option("--max-length", type=click.IntRange(min=1), help="Cut longer rows to so many tokens.")
+@click.option(
+    "--min-supervised",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Leave out rows with fewer generated tokens.",
+)
+@click.option("--finish", type=click.Choice(["any", "stop"]), default="any", help="stop: leave out truncated answers.")
+@click.option("--dedupe", is_flag=True, help="Leave out rows with the same token ids as an earlier one.")
+@click.option("--split", type=float, metavar="SHARE", help="Write train and eval, with this share of prompts in train.")
+@click.option("--text", is_flag=True, help="Decode each row's ids into its text; without it, text is the answer's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
+def export(
+    file: "RunFile", *, overrides: tuple[str, ...], kind: Any, datasets: tuple[str, ...], as_json: bool, **options: Any
+) -> None:
+    """Write training files from the answers, each as a whole or not at all, and a manifest."""
+    from results.exports import Options
+    from tokenmill import exporting
+
+    names = tuple(_known(file, datasets)) if datasets else ()
+    exporting.export(file, Options(format=kind, datasets=names, **options), as_json=as_json)
+
+
+@cli.command()
+@run_file
+@click.option("--output", type=click.Path(path_type=Path), help="The file; report.html in the output folder.")
+def report(file: "RunFile", *, overrides: tuple[str, ...], output: Path | None) -> None:
+    """Write report.html: tokens, lengths, servers and rejects of the run, in one file that opens anywhere."""
+    from tokenmill import exporting
+
+    click.echo(exporting.report(file, _connection(file), output))
+
+
+@cli.command()
+@run_file
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def reset(file: "RunFile", *, overrides: tuple[str, ...], yes: bool) -> None:
     """Free the Redis database of this run; the files stay, and the next run is seeded from them."""
@@ -361,13 +423,15 @@ def reset(file: "RunFile", *, overrides: tuple[str, ...], yes: bool) -> None:
     resetting.reset(file, _connection(file), sure=yes)
 
 
-def _add_simulator() -> None:
+def _add_commands() -> None:
+    from tokenmill import inspecting
     from workers.simulator.__main__ import command
 
     cli.add_command(command, "sim")
+    cli.add_command(inspecting.command)
 
 
-_add_simulator()
+_add_commands()
 
 
 def main() -> None:

@@ -21,10 +21,11 @@ from rich.live import Live
 from budget import connections, environment, runbook, snapshot
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Exit, OutsideFault, Problem
+from results import reporting
 from tokenmill import status, view
 from tokenmill.children import Child
 from tokenmill.embedded import EmbeddedRedis
-from tokenmill.runfile import RunFile
+from tokenmill.runfile import RunFile, RunFileProblem, refuse_unknown
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.process import SimulatorProcess
 
@@ -97,7 +98,8 @@ class LocalRun:
         self._url = url
         self._connection = connections.connect(url)
         try:
-            self._collector = self._child("collector", ["collect"])
+            # It stays: what was finished may go on under a raised cap or with new prompts, as the producer finds out.
+            self._collector = self._child("collector", ["collect"], ("--stay",))
             self._producer = self._child("producer", ["push"])
             with self._progress() as show:
                 self._supervise(show)
@@ -140,13 +142,14 @@ class LocalRun:
     # -- going on
 
     def _supervise(self, show: Callable[[], None]) -> None:
-        """Until the collector has left: it is the last to know that everything is in the files."""
+        """Until the producer has left: it alone knows the prompts, and leaves when all is finished and written."""
         assert self._collector is not None and self._producer is not None
         while True:
             show()
             for child in list(self._children):
                 self._look_after(child)
-            if not self._collector.running and self._collector.exit is Exit.DONE:
+            if not self._producer.running and self._producer.exit is Exit.DONE and self._is_finished():
+                self._collector.end(10)
                 return
             if self._signals or self._is_out_of_time():
                 self._wind_down(show)
@@ -164,6 +167,10 @@ class LocalRun:
             child.restart()
         elif child.killed or child.exit is not Exit.DONE:
             raise ChildFailed(child)
+
+    def _is_finished(self) -> bool:
+        state = self._state()
+        return state is not None and state.all_finished()
 
     def _has_work(self) -> bool:
         state = self._state()
@@ -247,21 +254,42 @@ class LocalRun:
         seconds = time.monotonic() - self._started
         self._console.print(view.summary(final, seconds if self._crew else None))
         self._tell_next(final, interrupted)
+        self._write_report(final)
         if self._as_json:
             print(json.dumps(msgspec.to_builtins(final)))
         return Exit.INTERRUPTED if interrupted else Exit.DONE
 
     def _tell_next(self, final: status.Status, interrupted: bool) -> None:
-        path = self.file.path
-        self._say(f"{view.tokens(final.wasted_tokens)} tokens were generated and not kept; answers are in:")
-        for dataset in final.datasets[:1]:
-            self._say(f"  {self.file.output / dataset.name / 'raw_responses.jsonl'} (one folder per dataset)")
+        path, tokenmill = self.file.path, view.program("tokenmill")
+        if final.wasted_tokens:
+            self._say(f"{view.tokens(final.wasted_tokens)} tokens were generated and not kept")
+        answers = [self.file.output / dataset.name / "raw_responses.jsonl" for dataset in final.datasets]
+        if written := [file for file in answers if file.exists() and file.stat().st_size]:
+            self._say(f"\nthe answers, a file for each dataset: {self.file.output}/*/raw_responses.jsonl")
+            if record := view.record(written[-1]):
+                self._say(f"one of them: {record}")
         if self.simulated:
-            self._say("these answers came from the simulated SGLang: name real ones in [sglang] servers")
+            self._say("these come from the simulated SGLang: name real servers in [sglang] servers of the run file")
+        self._say("\nnext:")
         if interrupted:
-            self._say(f"stopped; to continue: tokenmill run {path}")
+            self._say(f"  go on where it stopped:             {tokenmill} run {path}")
         else:
-            self._say(f"check every count against the files: tokenmill verify {path}")
+            self._say("  your own prompts:                   copy the run file, name your files in [[dataset]]")
+        self._say(f"  watch it from a second terminal:    {tokenmill} status {path} --watch")
+        self._say(f"  check every count against the files: {tokenmill} verify {path}")
+        self._say(f"  training files of the answers:      {tokenmill} export {path} --format specforge")
+
+    def _write_report(self, final: status.Status) -> None:
+        """Last, because it reads every answer once more; not where somebody waits for the end."""
+        if self._signals:
+            return
+        try:
+            caps = {dataset.name: dataset.cap for dataset in final.datasets}
+            path = reporting.write(self.config, caps=caps, simulated=self.simulated)
+        except Exception as error:  # the run has done its work: whatever is wrong here must not say otherwise
+            self._say(f"  the report could not be written:   {error}")
+        else:
+            self._say(f"  lengths, times, servers, rejects:   {path}")
 
 
 class _Progress:
@@ -302,9 +330,8 @@ def simulator_config(file: RunFile) -> SimulatorConfig:
     Raises:
         RunFileProblem: the table is not as it must be.
     """
-    from tokenmill.runfile import RunFileProblem
-
     table = dict(file.simulator)
+    refuse_unknown(table, [*SimulatorConfig.__struct_fields__, "slots"], "[simulator]", file.path)
     if "slots" in table:
         table["max_running_requests"] = table.pop("slots")
     folder = Path(file.config.tokenizer)

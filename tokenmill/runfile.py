@@ -14,7 +14,8 @@ from typing import Any, Literal, cast
 import msgspec
 
 from budget.errors import UserProblem
-from workers.contracts import Admission, DatasetConfig, RunConfig, Timing
+from producer.fields import mistake
+from workers.contracts import Admission, DatasetConfig, History, RunConfig, Timing
 
 DEFAULT_MAX_NEW_TOKENS = 16_384
 # SGLang's own sampling parameters (0.5.23); any other name is answered with HTTP 400.
@@ -49,6 +50,7 @@ class _Run(msgspec.Struct, kw_only=True):
 class _Model(msgspec.Struct, kw_only=True):
     tokenizer: str
     chat_template_kwargs: dict[str, Any] = {}
+    special_tokens_in_text: bool = False
 
 
 class _Sglang(msgspec.Struct, kw_only=True):
@@ -62,6 +64,8 @@ class _Dataset(msgspec.Struct, kw_only=True):
     max_tokens: Cap | None = None
     max_samples: int | None = None
     sampling: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    history: History = "turns"
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,11 +111,14 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
     except tomllib.TOMLDecodeError as error:
         raise RunFileProblem(f"{file} is not TOML: {error}") from error
     for override in overrides:
-        _override(tables, override)
-    return RunFile(path=file, config=_resolve(tables, file), simulator=tables.get("simulator", {}))
+        _override(tables, override, file)
+    simulator: Any = tables.get("simulator", {})
+    if not isinstance(simulator, dict):
+        raise RunFileProblem(f"{file}: [simulator] must be a table")
+    return RunFile(path=file, config=_resolve(tables, file), simulator=cast(dict[str, Any], simulator))
 
 
-def _override(tables: dict[str, Any], override: str) -> None:
+def _override(tables: dict[str, Any], override: str, file: Path) -> None:
     name, separator, text = override.partition("=")
     parts = name.strip().split(".")
     if not separator or len(parts) < 2 or not all(parts):
@@ -121,20 +128,23 @@ def _override(tables: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text.strip()
     if parts[0] == "dataset":
-        entries = cast(list[dict[str, Any]], tables.get("dataset") or [])
+        entries = _entries(tables, file)
         found = [entry for entry in entries if entry.get("name") == parts[1]]
         if not found or len(parts) < 3:
             raise RunFileProblem(f"--set {override!r} names no dataset of the run file: write dataset.NAME.KEY=VALUE")
         target, keys = found[0], parts[2:]
     else:
-        target, keys = cast(dict[str, Any], tables.setdefault(parts[0], {})), parts[1:]
+        target, keys = tables, parts
     for key in keys[:-1]:
-        target = cast(dict[str, Any], target.setdefault(key, {}))
+        below: Any = target.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise RunFileProblem(f"--set {override!r}: {key} is a value, not a table, so nothing can be set in it")
+        target = cast(dict[str, Any], below)
     target[keys[-1]] = value
 
 
 def _resolve(tables: dict[str, Any], file: Path) -> RunConfig:
-    _refuse_unknown(tables, _KNOWN, "", file)
+    refuse_unknown(tables, _KNOWN, "", file)
     run = cast(_Run, _table(tables, "run", file))
     model = cast(_Model, _table(tables, "model", file))
     sglang = cast(_Sglang, _table(tables, "sglang", file))
@@ -161,6 +171,7 @@ def _resolve(tables: dict[str, Any], file: Path) -> RunConfig:
         seed=None if run.seed is False else int(run.seed),
         truncated=run.truncated,
         chat_template_kwargs=model.chat_template_kwargs,
+        special_tokens_in_text=model.special_tokens_in_text,
         servers=[_server(url, file) for url in sglang.servers],
         concurrency=sglang.concurrency,
         timing=timing,
@@ -173,7 +184,7 @@ def _entries(tables: dict[str, Any], file: Path) -> list[dict[str, Any]]:
     entries = tables.get("dataset")
     if not entries:
         raise RunFileProblem(f"{file} has no [[dataset]]: add one with its name and its prompts")
-    if not isinstance(entries, list):
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in cast(list[Any], entries)):
         raise RunFileProblem(f"{file}: write [[dataset]] with two brackets, one such table for each dataset")
     return cast(list[dict[str, Any]], entries)
 
@@ -185,7 +196,7 @@ def _table(tables: dict[str, Any], name: str, file: Path) -> msgspec.Struct:
 def _struct(value: Any, kind: type[msgspec.Struct], where: str, file: Path) -> msgspec.Struct:
     if not isinstance(value, dict):
         raise RunFileProblem(f"{file}: {where} must be a table")
-    _refuse_unknown(cast(dict[str, Any], value), kind.__struct_fields__, where, file)
+    refuse_unknown(cast(dict[str, Any], value), kind.__struct_fields__, where, file)
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -199,7 +210,12 @@ def _plain(reason: str) -> str:
     return f"{missing[1]} is missing" if missing else reason[0].lower() + reason[1:]
 
 
-def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str, file: Path) -> None:
+def refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str, file: Path) -> None:
+    """A key that nobody reads is an error that names the nearest one.
+
+    Raises:
+        RunFileProblem: there is one.
+    """
     for key in table:
         if key not in set(known):
             near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
@@ -214,7 +230,7 @@ def _sampling(value: Any, where: str, file: Path) -> dict[str, Any]:
     for key in table:
         if key in _OTHER_NAMES:
             raise RunFileProblem(f"{file}: unknown key {key} in {where}: SGLang's name for it is {_OTHER_NAMES[key]}")
-    _refuse_unknown(table, SAMPLING_KEYS, where, file)
+    refuse_unknown(table, SAMPLING_KEYS, where, file)
     for key in ("max_new_tokens", "min_new_tokens"):
         number = table.get(key, 1)
         if not isinstance(number, int) or isinstance(number, bool) or number < (key == "max_new_tokens"):
@@ -245,6 +261,8 @@ def _dataset(
         )
     if table.max_samples is not None and table.max_samples < 0:
         raise RunFileProblem(f"{file}: max_samples of {where} is {table.max_samples}: it must be 0 or more")
+    if found := mistake(table.fields):
+        raise RunFileProblem(f"{file}: fields of {where}: {found}")
     prompts = table.prompts if "://" in table.prompts else str(_under(base, table.prompts))
     return DatasetConfig(
         name=table.name,
@@ -252,6 +270,8 @@ def _dataset(
         max_tokens=None if cap == "none" else cap,
         max_samples=table.max_samples,
         sampling=own,
+        fields=table.fields,
+        history=table.history,
     )
 
 

@@ -1,13 +1,21 @@
 """What a terminal shows of a run: the live table, plain lines in a log, and the summary at the end."""
 
+import json
+import shutil
+import sys
 from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
+import msgspec
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from results.report import Report
 from tokenmill.status import DatasetStatus, Status
+from workers.contracts import Record
 
 BAR = 14
 
@@ -16,9 +24,10 @@ def tokens(number: int | None) -> str:
     """A number of tokens, short: 950, 12.3K, 10.0M."""
     if number is None:
         return "none"
-    for limit, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "K")):
-        if abs(number) >= limit:
-            return f"{number / (1000 if unit == 'K' else limit):.1f}{unit}"
+    # A unit begins where the one below would be rounded up to 1000.0.
+    for least, divisor, unit in ((999_950_000, 1e9, "G"), (999_950, 1e6, "M"), (10_000, 1e3, "K")):
+        if abs(number) >= least:
+            return f"{number / divisor:.1f}{unit}"
     return str(number)
 
 
@@ -159,6 +168,36 @@ def verification(report: Report) -> list[str]:
     lines += [f"DIFFERENCE: {finding}" for finding in report.findings]
     lines.append("everything agrees" if report.is_good else f"{len(report.findings)} differences")
     return lines
+
+
+def program(name: str) -> str:
+    """How to call one of our programs from here: by its name if that is on PATH, else by its path."""
+    if shutil.which(name):
+        return name
+    beside = Path(sys.argv[0]).with_name(name)
+    return str(beside) if beside.exists() else name
+
+
+def record(path: Path) -> str | None:
+    """The first answer of ours in a result file, shortened for the eye; None where its beginning has none."""
+    with path.open("rb") as file:
+        for raw in islice(file, 100):
+            try:
+                line = msgspec.convert(json.loads(raw), Record)
+            except (ValueError, msgspec.ValidationError):
+                continue  # of an earlier pipeline, or damaged
+            return _shortened(line)
+    return None
+
+
+def _shortened(line: Record) -> str:
+    names = ("id", "dataset", "turn", "prompt_tokens", "completion_tokens", "finish_reason")
+    shown: dict[str, Any] = {name: getattr(line, name) for name in names}
+    for name, ids in (("input_ids", line.input_ids), ("output_ids", line.output_ids)):
+        shown[name] = f"[{', '.join(map(str, ids[:4]))}, … {len(ids)} in all]"
+    shown["text"] = line.text if len(line.text) <= 60 else line.text[:60] + "…"
+    # A lone surrogate cannot be printed.
+    return json.dumps(shown, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
 
 def show(console: Console, status: Status) -> None:

@@ -11,6 +11,7 @@ import logging
 import math
 import signal
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,7 @@ SLOWEST_S_PER_TOKEN = 1.0
 SHORTEST_READ_S = 600.0
 # Redis connections of a worker: claims, renewals and sweeps beside the commits of all slots.
 CONNECTIONS = 16
+PUBSUB_PAUSE_S = 2.0
 
 
 class AsyncWorker(BaseWorker):
@@ -95,6 +97,12 @@ class AsyncWorker(BaseWorker):
             super().handle_payload(message)
         elif self._loop is not None and self._engine is not None:
             self._loop.call_soon_threadsafe(self._engine.stop_job, str(payload.get("job_id")))
+
+    def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
+        """RQ's thread for commands ends on anything but a lost connection; after a time-out a worker would be deaf."""
+        if not isinstance(exc, redis.RedisError | OSError):
+            raise exc
+        time.sleep(PUBSUB_PAUSE_S)
 
     def work(
         self,
@@ -168,6 +176,12 @@ class AsyncWorker(BaseWorker):
             log.warning("giving everything back")
             self._engine.abandon()
 
+    def _on_time_over(self, hours: float) -> None:
+        log.info("%g hours are over: finishing what is in flight", hours)
+        self._stopped_early = True
+        if self._engine is not None:
+            self._engine.stop()
+
     # -- the work
 
     async def _serve(self, joined: Joined) -> None:
@@ -196,6 +210,8 @@ class AsyncWorker(BaseWorker):
                 finished=lambda: self._all_finished(config, datasets),
             )
             engine.changed = wake
+            if config.max_hours is not None:
+                asyncio.get_running_loop().call_later(config.max_hours * 3600, self._on_time_over, config.max_hours)
             beats = asyncio.create_task(self._beat_for_ever(engine, config))
             try:
                 await engine.run()

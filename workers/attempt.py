@@ -54,6 +54,7 @@ class Attempt:
         self.server = server
         self.rid = ""
         self.done_tokens = 0
+        self._turn_started: float | None = None
         self._client = client
         self._lease = lease
         self._payload = payload
@@ -76,8 +77,9 @@ class Attempt:
             sampling = self._fitted(ids)
             if isinstance(sampling, outcomes.Reject):
                 return self._with_waste(sampling)
-            started = time.monotonic()
+            started = self._turn_started = time.monotonic()
             outcome = await self._request(ids, sampling)
+            self._turn_started = None
             if not isinstance(outcome, outcomes.Accept):
                 return self._with_waste(outcome)
             seconds = time.monotonic() - started
@@ -92,6 +94,13 @@ class Attempt:
             tokens=self.done_tokens,
             truncated=records[-1].finish_reason == "length",
         )
+
+    @property
+    def probable_tokens(self) -> int:
+        """Tokens made so far: those of finished turns, and of the turn in flight its seconds at the server's speed."""
+        if self._turn_started is None:
+            return self.done_tokens
+        return self.done_tokens + int((time.monotonic() - self._turn_started) * self.server.speed)
 
     async def give_up(self) -> None:
         """Tell the server to stop; for an attempt that was cancelled."""

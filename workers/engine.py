@@ -8,24 +8,23 @@ a settlement is never cancelled, and waits for a Redis that is away as long as i
 import asyncio
 import logging
 import random
-import secrets
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
-
-from rq.utils import now, utcformat
 
 from budget import verbs
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Problem
-from budget.forecast import bucket
 from budget.ledger import AsyncLedger
 from budget.verbs import Claimed, Lease
 from workers import outcomes
 from workers.attempt import Attempt, Completion
-from workers.contracts import HostileJob, Payload, decode_job_data, worst_case
+from workers.claims import Claims
+from workers.complaints import Complaints
+from workers.contracts import HostileJob, decode_job_data
 from workers.errors import RunFault
+from workers.flight import Flight
 from workers.joining import Joined
+from workers.leases import Leases
 from workers.rendering import Turns
 from workers.servers import Server, Servers
 from workers.settlement import Settlement, hostile, settle
@@ -35,26 +34,7 @@ log = logging.getLogger("tokenmill.worker")
 CLAIM_BATCH = 64
 IDLE_FIRST_S = 0.05
 IDLE_LONGEST_S = 1.0
-MINUTE_S = 60.0
 COLD_PATIENCE_S = 5.0
-
-
-class Flight:
-    """A job in flight."""
-
-    def __init__(self, lease: Lease, payload: Payload, attempt: Attempt, reserved: int) -> None:
-        self.lease = lease
-        self.payload = payload
-        self.attempt = attempt
-        self.reserved = reserved
-        self.started = time.monotonic()
-        self.settling = False
-        self.given_up = ""
-
-    @property
-    def age(self) -> int:
-        """Tokens it has probably generated: its seconds at its server's speed."""
-        return int((time.monotonic() - self.started) * self.attempt.server.speed)
 
 
 class Engine:
@@ -81,13 +61,10 @@ class Engine:
         self.config = joined.config
         self.flights: dict[str, Flight] = {}
         self.wasted: dict[str, int] = {}
-        self.suspended = False
         self.fatal: Problem | None = None
         self.changed = asyncio.Event()
         self.servers = servers
         self._ledger = ledger
-        self._datasets = datasets
-        self._all = [dataset.name for dataset in self.config.datasets]
         self._concurrency = concurrency
         self._stay = stay
         self._finished = finished
@@ -95,9 +72,31 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._settlings: set[asyncio.Task[None]] = set()
         self._abandoned = False
-        self._rotation = 0
-        self._said = 0.0
-        self._turns = Turns(self.config)
+        self._complain = Complaints()
+        self._turns = Turns(joined.config)
+        self._leases = Leases(
+            worker=worker,
+            joined=joined,
+            ledger=ledger,
+            servers=servers,
+            datasets=datasets,
+            flights=self.flights,
+            lost=self._lost,
+            complain=self._complain,
+        )
+        self._claims = Claims(
+            worker=worker,
+            config=joined.config,
+            ledger=ledger,
+            datasets=datasets,
+            reservations=self._leases.reservations,
+            complain=self._complain,
+        )
+
+    @property
+    def suspended(self) -> bool:
+        """A person has stopped all claims (`rq suspend`)."""
+        return self._claims.suspended
 
     # -- stopping
 
@@ -120,6 +119,11 @@ class Engine:
             flight.given_up = "stopped"
             self._cancel(job)
 
+    def _lost(self, flight: Flight) -> None:
+        """Another attempt's answer came first."""
+        flight.given_up = "done"
+        self._cancel(flight.lease.job)
+
     def _cancel(self, job: str) -> None:
         for task in self._tasks:
             if task.get_name() == job:
@@ -133,7 +137,8 @@ class Engine:
         Raises:
             Problem: what makes going on senseless (a wrong key, model or parameter).
         """
-        renewing = asyncio.create_task(self._renew_for_ever())
+        await self._leases.learn()
+        renewing = asyncio.create_task(self._leases.keep_for_ever())
         try:
             await self._claim_until_stopped()
             while self._tasks:
@@ -156,10 +161,11 @@ class Engine:
             self.changed.clear()
             free = min(self._concurrency - len(self._tasks), CLAIM_BATCH)
             if free <= 0 or not self.servers.up:
-                self._complain(f"no server is up ({self._why_down()}): claiming nothing", self.servers.up)
+                if not self.servers.up:
+                    self._complain(f"no server is up ({self.servers.why_down}): claiming nothing")
                 await self._wait(IDLE_LONGEST_S)
                 continue
-            claimed = await self._claim(free)
+            claimed = await self._claims.take(free, self.flights.values())
             if claimed is None:
                 await self._wait(IDLE_LONGEST_S)
                 continue
@@ -181,49 +187,10 @@ class Engine:
         except TimeoutError:
             return
 
-    async def _claim(self, k: int) -> Claimed | None:
-        self._rotation = (self._rotation + 1) % len(self._datasets)
-        order = self._datasets[self._rotation :] + self._datasets[: self._rotation]
-        call = verbs.claim(
-            worker=self.worker,
-            datasets=order,
-            all_datasets=self._all,
-            k=k,
-            nonce=secrets.token_hex(8),
-            admission=self.config.admission,
-            reservations=[0] * len(order),
-            lease_ms=self.config.timing.lease_ms,
-            holds_suspect=any(flight.lease.suspect for flight in self.flights.values()),
-            max_waiting=self.config.max_waiting_results,
-            now=utcformat(now()),
-        )
-        try:
-            claimed = await self._ledger(call)
-        except (RedisAway, RedisRefuses) as problem:
-            self._complain(f"{problem}; waiting", False)
-            return None
-        self.suspended = claimed.status == "suspended"
-        if claimed.status == "notready":
-            self._complain("waiting for the collector to tell Redis what the files hold", False)
-        if claimed.status != "ok":
-            return None
-        backlog = any(gate.state == "backlog" for gate in claimed.gates.values())
-        self._complain(
-            "too many results wait for the collector: claiming nothing until it has written them", not backlog
-        )
-        return claimed
-
     async def _is_over(self, claimed: Claimed) -> bool:
         """Drops what is left of complete datasets; True once everything is finished and nobody said to stay."""
-        complete = [name for name, gate in claimed.gates.items() if gate.state == "complete"]
-        for name in complete:
-            remaining = claimed.gates[name].queued
-            while remaining > 0:
-                dropped, remaining = await self.settled(verbs.drop(dataset=name, all_datasets=self._all))
-                if dropped < 0:
-                    break
-                log.info("dataset %s has its tokens: dropped %d prompts from its queue", name, dropped)
-        if self._stay or self.flights or len(complete) < len(self._datasets):
+        complete = await self._claims.drop_rest(claimed, self.settled)
+        if self._stay or self.flights or not complete:
             return False
         try:
             return await asyncio.to_thread(self._finished)
@@ -272,8 +239,7 @@ class Engine:
             worker=self.worker,
             turns=self._turns,
         )
-        reserved = worst_case(payload, sampling) if self.config.admission == "strict" else 0
-        flight = self.flights[lease.job] = Flight(lease, payload, attempt, reserved)
+        flight = self.flights[lease.job] = Flight(lease, payload, attempt, sampling)
         server.in_flight += 1
         try:
             outcome = await attempt.run()
@@ -328,51 +294,9 @@ class Engine:
             try:
                 return await self._ledger(call)
             except (RedisAway, RedisRefuses) as problem:
-                self._complain(f"{problem}; keeping what is generated until it answers", False)
+                self._complain(f"{problem}; keeping what is generated until it answers")
                 await asyncio.sleep(self.config.timing.retry_ms / 1000 * random.uniform(0.5, 1.0))
-
-    # -- leases
-
-    async def _renew_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.timing.renew_ms / 1000)
-            flights = list(self.flights.values())
-            renewals = [self._renewal(flight) for flight in flights]
-            call = verbs.renew(worker=self.worker, renewals=renewals, lease_ms=self.config.timing.lease_ms)
-            try:
-                answers = await self._ledger(call)
-            except (RedisAway, RedisRefuses) as problem:
-                self._complain(f"{problem}; leases are renewed when it answers", False)
-                continue
-            for flight, answer in zip(flights, answers, strict=True):
-                if answer == "done" and not flight.settling:
-                    flight.given_up = "done"
-                    self._cancel(flight.lease.job)
-
-    def _renewal(self, flight: Flight) -> verbs.Renewal:
-        lease = flight.lease
-        return verbs.Renewal(
-            dataset=lease.dataset,
-            job=lease.job,
-            token=lease.token,
-            reserved=flight.reserved,
-            bucket=bucket(flight.age),
-            suspect=lease.suspect,
-        )
-
-    # -- saying things
 
     def _waste(self, dataset: str, tokens: int) -> None:
         if tokens:
             self.wasted[dataset] = self.wasted.get(dataset, 0) + tokens
-
-    def _why_down(self) -> str:
-        return "; ".join(f"{server.url}: {server.reason}" for server in self.servers.all)
-
-    def _complain(self, sentence: str, fine: object) -> None:
-        """Say what is in the way, at once and then each minute."""
-        if fine:
-            return
-        if time.monotonic() - self._said > MINUTE_S:
-            self._said = time.monotonic()
-            log.warning("%s", sentence)

@@ -10,6 +10,7 @@ import logging
 import random
 import secrets
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,9 +23,12 @@ from budget.ledger import AsyncLedger
 from budget.verbs import Lease
 from workers import outcomes
 from workers.attempt import Attempt, Completion
-from workers.contracts import Payload, worst_case
+from workers.complaints import Complaints
+from workers.contracts import Payload
 from workers.errors import ServerAway
+from workers.flight import Flight
 from workers.joining import Joined, join
+from workers.leases import Leases
 from workers.rendering import Turns
 from workers.servers import Servers
 from workers.settlement import MAX_FAILURES, settle
@@ -60,44 +64,50 @@ async def generate(**payload: Any) -> str:
 
 
 async def _generate(job: str, prompt: Payload, joined: Joined, ledger: AsyncLedger, worker: str) -> str:
-    lease = await _adopt(job, prompt, joined, ledger, worker)
-    if isinstance(lease, str):
-        return lease
-    reserved = worst_case(prompt, joined.sampling(prompt.dataset)) if joined.config.admission == "strict" else 0
-    renewing = asyncio.create_task(_renew(lease, reserved, joined, ledger, worker))
+    urls = environment.worker_servers() or joined.config.servers
+    if not urls:
+        raise ServerAway("the run names no SGLang server: name one in [sglang] servers or in TOKENMILL_SERVERS")
+    longest = float(joined.sampling(prompt.dataset)["max_new_tokens"])
+    client = Client(environment.sglang_api_key(), max(600.0, longest))
+    servers = Servers(client, [random.choice(urls).rstrip("/")], joined.config.timing.retry_ms / 1000, lambda: None)
+    flights: dict[str, Flight] = {}
+    leases = Leases(
+        worker=worker,
+        joined=joined,
+        ledger=ledger,
+        servers=servers,
+        datasets=[prompt.dataset],
+        flights=flights,
+        lost=lambda flight: None,  # RQ's job cannot be left half way; its commit will say that it came second
+        complain=Complaints(),
+    )
     try:
-        outcome = await _attempt(lease, prompt, joined, worker)
-        settlement = settle(outcome, lease=lease, payload=prompt, worker=worker, config=joined.config)
-        while True:
-            try:
-                await ledger(settlement.call)
-                return settlement.kind
-            except (RedisAway, RedisRefuses) as problem:
-                log.warning("%s; keeping what is generated until it answers", problem)
-                await asyncio.sleep(joined.config.timing.retry_ms / 1000)
+        lease = await _adopt(job, prompt, joined, leases, worker)
+        if isinstance(lease, str):
+            return lease
+        return await _settle(lease, prompt, joined, leases, servers, flights, worker)
     finally:
-        renewing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await renewing
+        await servers.close()
+        await client.close()
 
 
-async def _adopt(job: str, prompt: Payload, joined: Joined, ledger: AsyncLedger, worker: str) -> "Lease | str":
+async def _adopt(job: str, prompt: Payload, joined: Joined, leases: Leases, worker: str) -> "Lease | str":
     """A lease, or the word that says why there is none. Waits while the gate is shut."""
     token = secrets.token_hex(8) + "-1"
-    names = [dataset.name for dataset in joined.config.datasets]
-    call = verbs.adopt(
-        dataset=prompt.dataset,
-        job=job,
-        token=token,
-        worker=worker,
-        lease_ms=joined.config.timing.lease_ms,
-        admission=joined.config.admission,
-        reservation=0,
-        all_datasets=names,
-    )
     while True:
+        await leases.learn()
+        call = verbs.adopt(
+            dataset=prompt.dataset,
+            job=job,
+            token=token,
+            worker=worker,
+            lease_ms=joined.config.timing.lease_ms,
+            admission=joined.config.admission,
+            reservation=leases.reservations.first(prompt.dataset),
+            all_datasets=[dataset.name for dataset in joined.config.datasets],
+        )
         try:
-            adopted = await ledger(call)
+            adopted = await leases.ledger(call)
         except RedisAway as problem:
             log.warning("%s; waiting", problem)
             await asyncio.sleep(POLL_S)
@@ -118,52 +128,70 @@ async def _adopt(job: str, prompt: Payload, joined: Joined, ledger: AsyncLedger,
         await asyncio.sleep(POLL_S * random.uniform(0.3, 1.0))
 
 
-async def _renew(lease: Lease, reserved: int, joined: Joined, ledger: AsyncLedger, worker: str) -> None:
-    renewal = verbs.Renewal(dataset=lease.dataset, job=lease.job, token=lease.token, reserved=reserved, adopted=True)
-    while True:
-        await asyncio.sleep(joined.config.timing.renew_ms / 1000)
-        with contextlib.suppress(RedisAway, RedisRefuses):
-            await ledger(verbs.renew(worker=worker, renewals=[renewal], lease_ms=joined.config.timing.lease_ms))
+async def _settle(
+    lease: Lease,
+    prompt: Payload,
+    joined: Joined,
+    leases: Leases,
+    servers: Servers,
+    flights: dict[str, Flight],
+    worker: str,
+) -> str:
+    """Generate the answer and tell the ledger, with the lease kept meanwhile. Returns what became of it, in a word."""
 
+    sampling, turns = joined.sampling(prompt.dataset), Turns(joined.config)
 
-async def _attempt(lease: Lease, prompt: Payload, joined: Joined, worker: str) -> "Completion | outcomes.Outcome":
-    """Try until it is accepted, rejected or charged its last failure: RQ would end the job's hash in between."""
-    urls = environment.worker_servers() or joined.config.servers
-    if not urls:
-        raise ServerAway("the run names no SGLang server: name one in [sglang] servers or in TOKENMILL_SERVERS")
-    sampling = joined.sampling(prompt.dataset)
-    client = Client(environment.sglang_api_key(), max(600.0, float(sampling["max_new_tokens"])))
-    servers = Servers(client, [random.choice(urls).rstrip("/")], joined.config.timing.retry_ms / 1000, lambda: None)
-    server, turns = servers.all[0], Turns(joined.config)
+    def begin() -> Attempt:
+        attempt = Attempt(
+            client=servers.client,
+            server=servers.all[0],
+            lease=lease,
+            payload=prompt,
+            sampling=sampling,
+            vocab_size=joined.facts.vocab_size,
+            worker=worker,
+            turns=turns,
+        )
+        flights[lease.job] = Flight(lease, prompt, attempt, sampling)
+        return attempt
 
+    attempt = begin()
+    renewing = asyncio.create_task(leases.keep_for_ever())
     try:
-        failures = lease.failures
+        outcome = await _attempt(attempt, begin, lease.failures, joined, servers)
+        settlement = settle(outcome, lease=lease, payload=prompt, worker=worker, config=joined.config)
         while True:
-            problem = await servers.check(server, joined.facts, [])
-            if problem is not None:
-                log.warning("waiting for server %s (%s)", server.url, problem)
-                await asyncio.sleep(POLL_S)
-                continue
-            attempt = Attempt(
-                client=client,
-                server=server,
-                lease=lease,
-                payload=prompt,
-                sampling=sampling,
-                vocab_size=joined.facts.vocab_size,
-                worker=worker,
-                turns=turns,
-            )
-            outcome = await attempt.run()
-            if isinstance(outcome, outcomes.RunFault):
-                raise Problem(f"server {server.url} refuses every request: {outcome.detail}")
-            if isinstance(outcome, outcomes.Retry):
-                failures += 1
-                if failures >= MAX_FAILURES:
-                    return outcomes.Reject(outcome.reason, f"{outcome.detail} ({MAX_FAILURES} times)", outcome.wasted)
-            elif not isinstance(outcome, outcomes.ServerFault):
-                return outcome
-            await asyncio.sleep(joined.config.timing.retry_ms / 1000)
+            try:
+                await leases.ledger(settlement.call)
+                return settlement.kind
+            except (RedisAway, RedisRefuses) as problem:
+                log.warning("%s; keeping what is generated until it answers", problem)
+                await asyncio.sleep(joined.config.timing.retry_ms / 1000)
     finally:
-        await servers.close()
-        await client.close()
+        renewing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await renewing
+
+
+async def _attempt(
+    attempt: Attempt, begin: Callable[[], Attempt], failures: int, joined: Joined, servers: Servers
+) -> "Completion | outcomes.Outcome":
+    """Try until it is accepted, rejected or charged its last failure: RQ would end the job's hash in between."""
+    server = attempt.server
+    while True:
+        problem = await servers.check(server, joined.facts, [])
+        if problem is not None:
+            log.warning("waiting for server %s (%s)", server.url, problem)
+            await asyncio.sleep(POLL_S)
+            continue
+        outcome = await attempt.run()
+        if isinstance(outcome, outcomes.RunFault):
+            raise Problem(f"server {server.url} refuses every request: {outcome.detail}")
+        if isinstance(outcome, outcomes.Retry):
+            failures += 1
+            if failures >= MAX_FAILURES:
+                return outcomes.Reject(outcome.reason, f"{outcome.detail} ({MAX_FAILURES} times)", outcome.wasted)
+        elif not isinstance(outcome, outcomes.ServerFault):
+            return outcome
+        await asyncio.sleep(joined.config.timing.retry_ms / 1000)
+        attempt = begin()

@@ -99,8 +99,13 @@ def message_of(body: bytes) -> str:
         error = cast(dict[str, Any], error).get("message")
     found: Any = error or fields.get("message") or fields.get("detail")
     if found:
-        return str(found).split("\n\n")[0][:500]
-    return body[:300].decode("utf-8", "replace").strip() or "an empty body"
+        return _one_line(str(found).split("\n\n")[0])[:500]
+    return _one_line(body[:300].decode("utf-8", "replace")) or "an empty body"
+
+
+def _one_line(text: str) -> str:
+    """It becomes part of a sentence in logs and in rejected.jsonl."""
+    return " ".join(text.split())
 
 
 def sort_answer(status: int, body: bytes) -> Outcome:
@@ -140,7 +145,9 @@ def _sort_success(body: bytes) -> Outcome:
     answer = _decode(body)
     reason = None if answer is None else answer.meta_info.finish_reason
     if answer is None or reason is None:
-        return Retry("malformed_answer", f"the answer is not as SGLang's: {body[:200].decode('utf-8', 'replace')}")
+        return Retry(
+            "malformed_answer", f"the answer is not as SGLang's: {_one_line(body[:200].decode('utf-8', 'replace'))}"
+        )
     meta = answer.meta_info
     ids = answer.output_ids
     wasted = max(len(ids or ()), meta.completion_tokens)

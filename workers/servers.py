@@ -24,6 +24,8 @@ log = logging.getLogger("tokenmill.worker")
 LONGEST_PAUSE_S = 10.0
 # Tokens per second of one request until the first answer has been timed; only the forecast's start depends on it.
 FIRST_SPEED = 30.0
+# What an answer still counts in the speed when one more has been timed: about the last thirty decide.
+RECENT = 0.97
 
 
 class Server:
@@ -36,20 +38,25 @@ class Server:
         self.in_flight = 0
         self.speed = FIRST_SPEED
         self.tokens = 0
-        self.timed = False
+        self._recent_tokens = 0.0
+        self._recent_s = 0.0
         self.model: Model | None = None
         self.running = 0
         self.waiting = 0
         self.throughput = 0.0
 
     def finished(self, tokens: int, seconds: float) -> None:
-        """Learn the speed from a completion; recent answers count most."""
+        """Learn the speed from a completion; recent answers count most.
+
+        Tokens over seconds, not the mean of the answers' own speeds: what is in flight at any moment is
+        mostly slow and long requests, and it is their age that the speed has to tell.
+        """
         self.tokens += tokens
         if seconds <= 0 or tokens <= 0:
             return
-        speed = tokens / seconds
-        self.speed = self.speed * 0.9 + speed * 0.1 if self.timed else speed
-        self.timed = True
+        self._recent_tokens = self._recent_tokens * RECENT + tokens
+        self._recent_s = self._recent_s * RECENT + seconds
+        self.speed = self._recent_tokens / self._recent_s
 
 
 class Servers:
@@ -70,6 +77,15 @@ class Servers:
     @property
     def up(self) -> list[Server]:
         return [server for server in self.all if server.up]
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second of one request on the fastest server that is up."""
+        return max((server.speed for server in self.up), default=FIRST_SPEED)
+
+    @property
+    def why_down(self) -> str:
+        return "; ".join(f"{server.url}: {server.reason}" for server in self.all)
 
     def choose(self) -> Server | None:
         """The server that is up and has the fewest requests in flight, as a share of its speed."""

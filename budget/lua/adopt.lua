@@ -14,16 +14,15 @@ local lease = parse_lease(redis.call('HGET', d.leases, job))
 if lease and lease.token == token then return { 'ok', int(v[3]), int(v[4]) } end
 if lease then return { 'taken', 0, 0 } end
 local f, total = facts(d), totals(KEYS[1], 4 + BLOCK, int(ARGV[7]))
-local inflight = redis.call('HLEN', d.leases)
-redis.call('ZCARD', d.expiry); redis.call('HLEN', d.ages); redis.call('SCARD', d.dropped); redis.call('ZCARD', d.started)
+local inflight, worst = redis.call('HLEN', d.leases), worst_of(f, v[2])
+check(d)
 
 if complete(f, total) == 'budget' then
   redis.call('SADD', d.dropped, job)
   return { 'complete', 0, 0 }
 end
-if not admits(f, total, inflight, admission, int(v[2])) then
-  local samples_left = not f.max_samples or f.committed + inflight < f.max_samples
-  if f.open and admission == 'strict' and inflight == 0 and samples_left then
+if not admits(f, total, inflight, admission, worst) then
+  if admission == 'strict' and is_full(f, total, inflight, worst) then
     redis.call('HSET', d.hash, 'full', '1')
     redis.call('SADD', d.dropped, job)
     return { 'complete', 0, 0 }
@@ -31,9 +30,9 @@ if not admits(f, total, inflight, admission, int(v[2])) then
   return { 'wait', 0, 0 }
 end
 local reserved = int(ARGV[6])
-if admission == 'strict' then reserved = int(v[2]) end
+if admission == 'strict' then reserved = worst end
 local now = now_ms()
 take_lease(d, job, { token = token, reserved = reserved, start = now, bucket = 0,
   suspect = int(v[5]) >= 2 and '1' or '0', adopted = '1', worker = worker }, now + lease_ms)
-if v[1] then redis.call('HINCRBY', job_hash, 'attempt', 1) end
+if v[1] then redis.call('HSET', job_hash, 'attempt', text(int(v[3]) + 1)) end
 return { 'ok', int(v[3]) + 1, int(v[4]) }

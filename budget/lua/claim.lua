@@ -1,5 +1,5 @@
 -- Take up to k jobs, round-robin over the datasets whose gate is open, and reserve their tokens.
--- A repeated nonce is answered with the same jobs, so a re-sent command takes nothing twice.
+-- A repeated nonce is answered with the same jobs (those of them still held), so a re-sent command takes nothing twice.
 -- KEYS: run, run:ready, run:seen, claim:<worker>, rq:suspended, a block for each served dataset, then spent and hash of every dataset
 -- ARGV: nonce, worker, k, lease_ms, admission, holds_suspect, max_waiting, started_at, served, all, then the reservation of each served dataset
 -- RETURNS: status (ok, notready, suspended), jobs as {dataset index, job, token, data, attempt, failures, deaths}, and {state, queued} of each served dataset
@@ -20,7 +20,10 @@ if before then
   local known = cmsgpack.unpack(before)
   if known[1] == nonce then
     local jobs = {}
-    for _, taken in ipairs(known[2]) do jobs[#jobs + 1] = answer(taken[1], taken[2], taken[3]) end
+    for _, taken in ipairs(known[2]) do
+      local lease = parse_lease(redis.call('HGET', block(6 + taken[1] * BLOCK).leases, taken[2]))
+      if lease and lease.token == taken[3] then jobs[#jobs + 1] = answer(taken[1], taken[2], taken[3]) end
+    end
     return { 'ok', jobs, known[3] }
   end
 end
@@ -34,7 +37,7 @@ for i = 1, served do
   local f = facts(d)
   f.d, f.cursor, f.looked, f.chunk, f.plan, f.later, f.stale = d, 0, 0, {}, {}, {}, {}
   f.inflight, f.queued = redis.call('HLEN', d.leases), redis.call('LLEN', d.queue)
-  redis.call('ZCARD', d.expiry); redis.call('ZCARD', d.started); redis.call('HLEN', d.ages)
+  check(d)
   waiting = waiting + redis.call('XLEN', d.results)
   f.reservation = int(ARGV[10 + i])
   f.state = 'open'
@@ -55,8 +58,8 @@ local function peek(f)
     f.looked = f.looked + 1
     local is_done = redis.call('HEXISTS', f.d.done, job) == 1
     if not is_done and not f.stale[job] and redis.call('HEXISTS', f.d.leases, job) == 0 then
-      local v = redis.call('HMGET', job_key(job), 'data', 'worst', 'deaths')
-      if v[1] then return { job = job, worst = int(v[2]), deaths = int(v[3]) } end
+      local v = redis.call('HMGET', job_key(job), 'data', 'worst', 'deaths', 'attempt')
+      if v[1] then return { job = job, worst = worst_of(f, v[2]), deaths = int(v[3]), attempt = int(v[4]) } end
     end
     if is_done then f.ended = f.ended or {}; f.ended[#f.ended + 1] = job end
     f.cursor = f.cursor + 1
@@ -88,8 +91,7 @@ while count < k and progressed do
         if f.looked < 1000 then f.state = 'empty' end
       elseif not admits(f, total, f.inflight, admission, head.worst) then
         f.state = 'gated'
-        local samples_left = not f.max_samples or f.committed + f.inflight < f.max_samples
-        if admission == 'strict' and f.inflight == 0 and samples_left then f.fill = true end
+        f.fill = admission == 'strict' and is_full(f, total, f.inflight, head.worst)
       else
         local reserved = f.reservation
         if admission == 'strict' then reserved = head.worst end
@@ -100,7 +102,7 @@ while count < k and progressed do
         total.reserved = total.reserved + reserved
         count, progressed = count + 1, true
         f.plan[#f.plan + 1] = { job = head.job, token = nonce .. '-' .. count, reserved = reserved,
-          suspect = suspect and '1' or '0' }
+          attempt = head.attempt + 1, suspect = suspect and '1' or '0' }
       end
     end
   end
@@ -119,8 +121,8 @@ for i, f in ipairs(sets) do
   for _, p in ipairs(f.plan) do
     take_lease(f.d, p.job, { token = p.token, reserved = p.reserved, start = now, bucket = 0, suspect = p.suspect,
       adopted = '0', worker = worker }, now + lease_ms)
-    redis.call('HSET', job_key(p.job), 'status', 'started', 'worker_name', worker, 'started_at', started_at)
-    redis.call('HINCRBY', job_key(p.job), 'attempt', 1)
+    redis.call('HSET', job_key(p.job), 'status', 'started', 'worker_name', worker, 'started_at', started_at,
+      'attempt', text(p.attempt))
     jobs[#jobs + 1] = answer(i - 1, p.job, p.token)
     taken[#taken + 1] = { i - 1, p.job, p.token }
   end

@@ -7,12 +7,11 @@ local d = block(1)
 local job_hash, worker_hash = KEYS[BLOCK + 1], KEYS[BLOCK + 2]
 local job, tokens, adopted = ARGV[1], int(ARGV[3]), ARGV[6] == '1'
 
+check(d)
 if redis.call('HEXISTS', d.done, job) == 1 then return { 0, int(redis.call('GET', d.spent)) } end
 local lease = parse_lease(redis.call('HGET', d.leases, job))
-int(redis.call('GET', d.spent))
-redis.call('ZCARD', d.expiry); redis.call('HLEN', d.ages); redis.call('HLEN', d.hash); redis.call('SCARD', d.dropped)
-redis.call('ZCARD', d.started); redis.call('ZCARD', d.failed); redis.call('ZCARD', d.canceled)
-local worker_listed = redis.call('EXISTS', worker_hash) == 1
+local worker_listed = redis.call('HLEN', worker_hash) > 0
+local successes = worker_listed and int(redis.call('HGET', worker_hash, 'successful_job_count'))
 
 redis.call('XADD', d.results, '*', 'kind', 'commit', 'job', job, 'tokens', ARGV[3], 'truncated', ARGV[5], 'line', ARGV[7])
 redis.call('HSET', d.done, job, ARGV[3])
@@ -24,5 +23,5 @@ if lease then free_lease(d, job, lease) end
 forget_registries(d, job)
 -- A stock worker's job: RQ ends its hash itself, and would leave a hollow one behind if it were gone.
 if not adopted then redis.call('UNLINK', job_hash) end
-if worker_listed then redis.call('HINCRBY', worker_hash, 'successful_job_count', 1) end
+if worker_listed then redis.call('HSET', worker_hash, 'successful_job_count', text(successes + 1)) end
 return { 1, spent }

@@ -18,7 +18,7 @@ idle = queued == 0 and redis.call('HLEN', d.leases) == 0 and redis.call('LLEN', 
 everything = everything and idle
 local is_complete = complete(f, total)
 redis.call('SCARD', d.dropped); redis.call('SCARD', KEYS[4])
-local worst_known = int(redis.call('HGET', d.hash, 'worst'))
+local worst_known = f.worst
 
 local plan, seen, worst_case = {}, {}, worst_known
 for i = 1, is_complete and 0 or jobs do
@@ -35,10 +35,11 @@ for i = 1, is_complete and 0 or jobs do
   end
 end
 
+-- First, because it needs memory: after a command that needs none, Redis lets a script grow beyond maxmemory.
+if not is_complete and jobs > 0 then redis.call('SADD', KEYS[4], d.queue) end
 heard(KEYS[3], now_ms(), lease_ms)
 if inputs >= 0 then redis.call('HSET', d.hash, 'inputs', text(inputs)) end
 if is_complete then return { 'complete', 0, queued } end
-redis.call('SADD', KEYS[4], d.queue)
 for _, p in ipairs(plan) do
   redis.call('DEL', p.key)
   redis.call('HSET', p.key, 'data', p.data, 'origin', dataset, 'status', 'queued', 'description', p.about,

@@ -15,9 +15,18 @@ end
 
 local function job_key(job) return 'rq:job:' .. job end
 
+-- A number in a job's hash, which others may write to: what is none counts as 0.
 local function int(value) return tonumber(value or 0) or 0 end
 
--- An integer as Redis reads it; + 0 because Lua knows a -0, which Redis does not.
+-- A number of ours: nothing is decided by, or added to, what is none.
+local function whole(value, name)
+  if value and not string.match(value, '^%-?%d+$') then
+    error(name .. " is '" .. value .. "', which is no whole number")
+  end
+  return int(value)
+end
+
+-- Whole numbers as text, also beyond 1e14. Adding 0 turns -0, which Redis takes for no number, into 0.
 local function text(number) return string.format('%.0f', number + 0) end
 
 local function now_ms()
@@ -62,27 +71,45 @@ local function parse_lease(value)
   if not value then return nil end
   local token, reserved, start, age, suspect, adopted, worker =
     string.match(value, '^(%S+) (%d+) (%d+) (%d+) (%d) (%d) (.*)$')
+  if not token then return nil end
   return { token = token, reserved = int(reserved), start = int(start), bucket = int(age), suspect = suspect,
     adopted = adopted, worker = worker }
 end
 
 -- What decides whether a dataset goes on. `total` holds the same sums over all of the run's datasets.
 local function facts(d)
-  local v = redis.call('HMGET', d.hash, 'cap', 'reserved', 'exhausted', 'full', 'max_samples', 'committed')
+  local v = redis.call('HMGET', d.hash, 'cap', 'reserved', 'exhausted', 'full', 'max_samples', 'committed', 'worst')
   local cap = v[1]
-  return { cap = (cap and cap ~= 'none') and int(cap) or nil, open = cap and true or false, reserved = int(v[2]),
-    exhausted = v[3] == '1', full = v[4] == '1', max_samples = v[5] and int(v[5]) or nil, committed = int(v[6]),
-    spent = int(redis.call('GET', d.spent)) }
+  return { cap = (cap and cap ~= 'none') and whole(cap, 'cap') or nil, open = cap and true or false,
+    reserved = whole(v[2], 'reserved'), exhausted = v[3] == '1', full = v[4] == '1',
+    max_samples = v[5] and whole(v[5], 'max_samples') or nil, committed = whole(v[6], 'committed'),
+    worst = whole(v[7], 'worst'), spent = whole(redis.call('GET', d.spent), 'spent') }
+end
+
+-- A job's worst case; one that names none (another hand queued it) counts as the dataset's longest.
+local function worst_of(f, value)
+  local worst = int(value)
+  return worst > 0 and worst or f.worst
+end
+
+-- Reads all that taking or ending a job writes to, so that a key of another type fails before the first write.
+local function check(d)
+  local fields = { 'reserved', 'committed', 'rejected', 'truncated' }
+  for i, value in ipairs(redis.call('HMGET', d.hash, unpack(fields))) do whole(value, fields[i]) end
+  whole(redis.call('GET', d.spent), 'spent')
+  redis.call('LLEN', d.queue); redis.call('XLEN', d.results); redis.call('SCARD', d.dropped)
+  redis.call('HLEN', d.done); redis.call('HLEN', d.leases); redis.call('HLEN', d.ages); redis.call('ZCARD', d.expiry)
+  redis.call('ZCARD', d.started); redis.call('ZCARD', d.failed); redis.call('ZCARD', d.canceled)
 end
 
 -- KEYS from `first` on are (spent, hash) of every dataset; without a total cap none are needed.
 local function totals(run, first, count)
   local cap = redis.call('HGET', run, 'max_tokens_total')
-  local total = { cap = cap and int(cap) or nil, spent = 0, reserved = 0 }
+  local total = { cap = cap and whole(cap, 'max_tokens_total') or nil, spent = 0, reserved = 0 }
   if total.cap then
     for i = 0, count - 1 do
-      total.spent = total.spent + int(redis.call('GET', KEYS[first + 2 * i]))
-      total.reserved = total.reserved + int(redis.call('HGET', KEYS[first + 2 * i + 1], 'reserved'))
+      total.spent = total.spent + whole(redis.call('GET', KEYS[first + 2 * i]), 'spent')
+      total.reserved = total.reserved + whole(redis.call('HGET', KEYS[first + 2 * i + 1], 'reserved'), 'reserved')
     end
   end
   return total
@@ -111,6 +138,14 @@ local function admits(f, total, inflight, admission, worst)
       and (total.reserved == 0 or total.spent + total.reserved < total.cap)))
 end
 
+-- Under strict, with nothing in flight that could still make room: this job's worst case fits no more.
+local function is_full(f, total, inflight, worst)
+  if not f.open or inflight > 0 then return false end
+  if f.max_samples and f.committed >= f.max_samples then return false end
+  if f.cap and f.spent + worst > f.cap then return true end
+  return total.cap and total.reserved == 0 and total.spent + worst > total.cap
+end
+
 local function take_lease(d, job, lease, expires)
   redis.call('HSET', d.leases, job, pack_lease(lease))
   redis.call('ZADD', d.expiry, text(expires), job)
@@ -123,7 +158,7 @@ end
 local function free_lease(d, job, lease)
   redis.call('HDEL', d.leases, job)
   redis.call('ZREM', d.expiry, job)
-  redis.call('HINCRBY', d.hash, 'reserved', text(-lease.reserved))
+  redis.call('HINCRBY', d.hash, 'reserved', text(0 - lease.reserved))  -- not -0, which is no integer
   redis.call('HINCRBY', d.ages, 'f' .. lease.bucket, -1)
   redis.call('ZREM', d.started, job .. ':' .. lease.token)
 end

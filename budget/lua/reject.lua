@@ -8,8 +8,7 @@ local job, token = ARGV[1], ARGV[2]
 if redis.call('HEXISTS', d.done, job) == 1 then return 0 end
 local lease = parse_lease(redis.call('HGET', d.leases, job))
 if lease and lease.token ~= token then return 2 end
-redis.call('ZCARD', d.expiry); redis.call('HLEN', d.ages); redis.call('HLEN', d.hash); redis.call('SCARD', d.dropped)
-redis.call('ZCARD', d.started); redis.call('ZCARD', d.failed); redis.call('ZCARD', d.canceled)
+check(d)
 
 redis.call('XADD', d.results, '*', 'kind', 'reject', 'job', job, 'line', ARGV[4])
 redis.call('HSET', d.done, job, 0)

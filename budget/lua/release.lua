@@ -7,15 +7,15 @@
 local d = block(1)
 local job, job_hash = ARGV[1], KEYS[BLOCK + 1]
 local lease = parse_lease(redis.call('HGET', d.leases, job))
-local whole = redis.call('HEXISTS', job_hash, 'data') == 1
+local v = redis.call('HMGET', job_hash, 'data', ARGV[3])
 if not lease or lease.token ~= ARGV[2] then return 0 end
-redis.call('LLEN', d.queue); redis.call('ZCARD', d.expiry); redis.call('HLEN', d.ages); redis.call('ZCARD', d.started)
+check(d)
 
 free_lease(d, job, lease)
 -- A hash without data is hollow: nothing is written to it, and the producer finds the id again. A stock
 -- worker's hash is RQ's to end, so its id goes back through the producer as well.
-if whole and ARGV[4] ~= '1' then
-  if ARGV[3] ~= '' then redis.call('HINCRBY', job_hash, ARGV[3], 1) end
+if v[1] and ARGV[4] ~= '1' then
+  if ARGV[3] ~= '' then redis.call('HSET', job_hash, ARGV[3], text(int(v[2]) + 1)) end
   redis.call('HSET', job_hash, 'status', 'queued')
   redis.call('RPUSH', d.queue, job)
 end

@@ -8,7 +8,7 @@ local plan = {}
 for at = 1, #ARGV, 2 do
   if redis.call('HGET', d.done, ARGV[at]) == '0' then plan[#plan + 1] = at end
 end
-redis.call('XLEN', d.results); redis.call('HLEN', d.hash)
+check(d)
 
 for _, at in ipairs(plan) do
   redis.call('XADD', d.results, '*', 'kind', 'retry', 'job', ARGV[at], 'line', ARGV[at + 1])

@@ -1,0 +1,141 @@
+"""What becomes of a dead worker's jobs: all of them come back, and only the guilty are charged."""
+
+from budget import keys, verbs
+from budget.ledger import Ledger
+from budget.sweep import sweep
+from tests.ledgers import LEASE_MS, Rig
+
+
+def fill(rig: Rig, dataset: str, count: int) -> list[str]:
+    jobs = [f"{dataset}-{number}" for number in range(count)]
+    for start in range(0, count, verbs.ENQUEUE_BATCH):
+        rig.enqueue(dataset, *jobs[start : start + verbs.ENQUEUE_BATCH])
+    return jobs
+
+
+def deaths(rig: Rig, job: str) -> str | None:
+    return rig.hash(job).get("deaths")
+
+
+def test_brings_a_dead_workers_jobs_back_to_the_front_of_all_queues(rig: Rig) -> None:
+    fill(rig, "A", 3)
+    fill(rig, "B", 3)
+    rig.claim("w1", 4)
+    rig.claim("w2", 1)
+    assert rig.reclaim("w1") == [verbs.Death(worker="w1", requeued=4, rejected=0)]
+    assert sorted(rig.queue("A")[:2]) == ["A-0", "A-1"]
+    assert sorted(rig.queue("B")[:2]) == ["B-0", "B-1"]
+    assert rig.hash("A-0")["status"] == "queued"
+    assert deaths(rig, "A-0") == "1"
+    rig.check()
+    assert rig.reclaim("w1") == []
+    rig.check()
+
+
+def test_takes_leases_that_ran_out_only_in_a_redis_that_was_heard_for_a_lease(rig: Rig) -> None:
+    fill(rig, "A", 2)
+    rig.claim("w1", 2)
+    rig.expire("w1")
+    rig.connection.delete(keys.SEEN)
+    assert rig.reclaim() == []
+    assert rig.connection.exists(keys.SEEN)
+    seconds = rig.connection.time()[0]
+    rig.connection.set(keys.SEEN, (seconds * 1000) - LEASE_MS // 2)
+    assert rig.reclaim() == []
+    rig.listen()
+    assert rig.reclaim() == [verbs.Death(worker="w1", requeued=2, rejected=0)]
+    rig.check()
+
+
+def test_a_live_lease_stays(rig: Rig) -> None:
+    fill(rig, "A", 2)
+    rig.claim("w1", 2)
+    rig.listen()
+    assert rig.reclaim() == []
+    assert rig.connection.hlen(keys.leases("A")) == 2
+
+
+def test_the_death_is_the_suspects_alone(rig: Rig) -> None:
+    fill(rig, "A", 4)
+    rig.connection.hset(keys.rq_job("A-2"), "deaths", 2)
+    rig.claim("w1", 4)
+    rig.reclaim("w1")
+    assert [deaths(rig, f"A-{number}") for number in range(4)] == ["0", "0", "3", "0"]
+
+
+def test_the_third_death_goes_to_the_back_and_the_fourth_is_the_end(rig: Rig) -> None:
+    fill(rig, "A", 2)
+    seen: list[list[str]] = []
+    for _ in range(2):
+        rig.claim("w1", 1)
+        rig.reclaim("w1")
+        seen.append(rig.queue("A"))
+    rig.claim("w1", 1)
+    rig.reclaim("w1")
+    seen.append(rig.queue("A"))
+    assert seen == [["A-0", "A-1"], ["A-0", "A-1"], ["A-1", "A-0"]]
+    rig.commit(rig.lease("w2"), 5)
+    rig.claim("w1", 1)
+    assert rig.reclaim("w1") == [verbs.Death(worker="w1", requeued=0, rejected=1)]
+    entry = rig.connection.xrange(keys.results("A"))[-1][1]
+    assert entry == {b"kind": b"poison", b"job": b"A-0", b"data": b"data of A-0", b"deaths": b"4", b"attempts": b"4"}
+    assert rig.hash("A-0") == {}
+    rig.check()
+
+
+def test_a_hollow_hash_only_loses_its_lease(rig: Rig) -> None:
+    fill(rig, "A", 1)
+    rig.claim("w1", 1)
+    rig.connection.delete(keys.rq_job("A-0"))
+    rig.reclaim("w1")
+    assert (rig.hash("A-0"), rig.queue("A")) == ({}, [])
+    rig.check()
+
+
+def test_a_worker_with_more_jobs_than_the_limit_is_taken_as_one(rig: Rig) -> None:
+    jobs = fill(rig, "A", verbs.RECLAIM_LIMIT + 50)
+    rig.connection.hset(keys.rq_job("A-7"), "deaths", 2)
+    assert sum(len(rig.claim("w1", 525).leases) for _ in range(2)) == len(jobs)
+    assert rig.reclaim("w1") == [verbs.Death(worker="w1", requeued=len(jobs), rejected=0)]
+    assert deaths(rig, "A-7") == "3"
+    assert {deaths(rig, job) for job in jobs if job != "A-7"} == {"0"}
+    rig.check()
+
+
+def test_more_dead_workers_than_one_call_takes_are_all_swept(rig: Rig) -> None:
+    fill(rig, "A", 1500)
+    rig.listen()
+    for worker in ("w1", "w2", "w3"):
+        rig.claim(worker, 500)
+    rig.expire("w1", "w2", "w3")
+    swept = sweep(Ledger(rig.connection), rig.datasets, LEASE_MS)
+    assert {death.worker: death.requeued for death in swept} == {"w1": 500, "w2": 500, "w3": 500}
+    rig.check()
+
+
+def test_a_lease_that_its_worker_never_heard_of_is_not_the_workers_death(rig: Rig) -> None:
+    # The answer of a claim was lost for good: the worker renews all that it knows, and this one runs out.
+    fill(rig, "A", 3)
+    lost = rig.lease()
+    known = rig.claim("w1", 2).leases
+    rig.renew(*known)
+    rig.listen()
+    rig.connection.zadd(keys.expiry("A"), {lost.job: 1})
+    rig.reclaim()
+    assert rig.queue("A") == [lost.job]
+    assert deaths(rig, lost.job) == "0"
+    assert rig.renew(*known) == ["held", "held"]
+    rig.check()
+
+
+def test_a_dying_workers_leases_are_taken_together_when_the_last_has_run_out(rig: Rig) -> None:
+    # Claimed after the last renewal: these run out a little later than the others, and are charged with them.
+    fill(rig, "A", 2)
+    rig.claim("w1", 1)
+    rig.expire("w1", by_ms=LEASE_MS // 3)
+    rig.claim("w1", 1)
+    rig.listen()
+    assert rig.reclaim() == []
+    rig.expire("w1")
+    assert rig.reclaim() == [verbs.Death(worker="w1", requeued=2, rejected=0)]
+    assert (deaths(rig, "A-0"), deaths(rig, "A-1")) == ("1", "1")
