@@ -28,7 +28,7 @@ demo-clean:  ## Remove what the example wrote, so that the next demo starts from
 	rm -rf examples/out
 
 ##@ What developers run (ARGS="..." is passed on)
-.PHONY: setup test lint lint-style lint-format lint-types lint-imports lint-files bench lock
+.PHONY: setup test lint lint-style lint-format lint-types lint-imports lint-files bench bench-budget lock
 setup: $(READY)  ## Install the project and its tools in .venv
 
 test: $(READY)  ## Run the tests
@@ -54,6 +54,9 @@ lint-files: $(READY)
 
 bench: $(READY)  ## Run the benchmarks
 	@set -e; for bench in $(BENCHES); do echo "== $$bench"; $(BIN)/python $$bench $(ARGS); done
+
+bench-budget: $(READY)  ## Compare ways to stop at a budget (--quick: a minute; the whole matrix: an hour of one core)
+	$(BIN)/python bench/budgets.py $(ARGS)
 
 lock:  ## Resolve the dependencies again (needs uv; ARGS=--upgrade takes newer releases)
 	$(PYTHON) .ci/lock.py $(ARGS)
