@@ -4,6 +4,7 @@ Scripts are run by their digest and sent whole when Redis does not know it (a re
 so nothing has to be loaded beforehand. Redis' errors become this package's here, once.
 """
 
+import asyncio
 import hashlib
 from functools import cache
 from importlib import resources
@@ -18,6 +19,9 @@ from budget.forecast import EDGES
 from budget.verbs import Call
 
 T = TypeVar("T")
+
+# Calls that travel together at most: what one batch may keep a Redis busy with, and its answers in memory.
+TOGETHER = 64
 
 
 @cache
@@ -56,16 +60,62 @@ class Ledger:
 
 
 class AsyncLedger:
-    """The ledger for the worker's event loop. Errors as `Ledger`."""
+    """The ledger for the worker's event loop. Errors as `Ledger`.
+
+    Calls that are made while others are on their way travel together: with hundreds of answers a second,
+    a trip to Redis for each would cost the worker more than anything else that it does. A call whose
+    caller was cancelled is run all the same.
+    """
 
     def __init__(self, connection: "redis.asyncio.Redis") -> None:
         self.connection = connection
+        self._waiting: list[tuple[Call[Any], asyncio.Future[Any]]] = []
+        self._travelling: asyncio.Task[None] | None = None
 
     async def __call__(self, call: Call[T]) -> T:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, future))
+        if self._travelling is None:
+            self._travelling = asyncio.create_task(self._travel())
+        return call.parse(await future)
+
+    async def _travel(self) -> None:
+        try:
+            while self._waiting:
+                trip, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
+                calls = [call for call, _ in trip]
+                for (_, future), answer in zip(trip, await self._answers(calls), strict=True):
+                    if future.done():
+                        continue
+                    if isinstance(answer, Exception):
+                        future.set_exception(answer)
+                    else:
+                        future.set_result(answer)
+        finally:
+            self._travelling = None
+
+    async def _answers(self, calls: list[Call[Any]]) -> list[Any]:
+        """An answer or an exception for each call."""
         client: Any = self.connection
-        with translated():
-            try:
-                answer = await client.evalsha(_digest(call.script), len(call.keys), *call.keys, *call.args)
-            except NoScriptError:
-                answer = await client.eval(source(call.script), len(call.keys), *call.keys, *call.args)
-        return call.parse(answer)
+        try:
+            with translated():
+                async with client.pipeline(transaction=False) as pipe:
+                    for call in calls:
+                        pipe.evalsha(_digest(call.script), len(call.keys), *call.keys, *call.args)
+                    answers = await pipe.execute(raise_on_error=False)
+        except Exception as error:
+            return [error] * len(calls)
+        return [await self._settled(call, answer) for call, answer in zip(calls, answers, strict=True)]
+
+    async def _settled(self, call: Call[Any], answer: Any) -> Any:
+        """An answer as it is, an error in our words; a script that Redis does not know yet is sent whole."""
+        if not isinstance(answer, Exception):
+            return answer
+        client: Any = self.connection
+        try:
+            with translated():
+                if not isinstance(answer, NoScriptError):
+                    raise answer
+                return await client.eval(source(call.script), len(call.keys), *call.keys, *call.args)
+        except Exception as error:
+            return error

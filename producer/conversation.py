@@ -34,15 +34,15 @@ ROLES = {
 _CARRIED = ("name", "tool_call_id", "reasoning_content")
 
 
-def split(items: list[Any], *, trajectory: bool = False) -> list[list[Message]]:
-    """The turns of a conversation: lists of messages, each of which the model answers.
+def split(items: list[Any], *, keep: bool = False) -> tuple[list[list[Message]], str]:
+    """The turns of a conversation (lists of messages, each of which the model answers), and its last answer.
 
-    - A last assistant message is left out: that answer is made anew.
+    - A last assistant message is left out, because that answer is made anew, and returned beside the turns.
     - Several user turns are one job. The file's answers between them are dropped, because the model
       answers each turn and goes on from its own answers. Messages between two answers are one turn; a
       system message goes with the turn that follows it, a greeting before the first user message stays.
-    - With tool results or function calls in it, or as a `trajectory`, it is one turn: the whole history
-      up to the last user or tool message. Results belong to the calls that the file's assistant made,
+    - With tool results or function calls in it, or where `keep` asks for it, it is one turn: the whole
+      history up to the last user or tool message. Results belong to the calls that the file's assistant made,
       and would make no sense after others.
 
     Raises:
@@ -56,14 +56,15 @@ def split(items: list[Any], *, trajectory: bool = False) -> list[list[Message]]:
     asked = [at for at, role in enumerate(roles) if role in ("user", "tool")]
     if "system" in roles[asked[-1] + 1 :]:
         raise Unusable("ends_wrong_side", "the conversation ends with a system message, which asks for no answer")
-    whole = trajectory or any(
+    reference = _said(items[asked[-1] + 1 :])
+    whole = keep or any(
         role in ("tool", CALL) or bool(item.get("tool_calls")) for role, item in zip(roles, items, strict=True)
     )
     if whole:
         turn = [_message(items[at], roles[at], at) for at in range(asked[-1] + 1)]
         if turn[-1]["role"] == "user":
             _not_blank(turn[-1])
-        return [turn]
+        return [turn], reference
     turns: list[list[Message]] = [[]]
     answerable = False
     for at in range(asked[-1] + 1):
@@ -80,7 +81,20 @@ def split(items: list[Any], *, trajectory: bool = False) -> list[list[Message]]:
             _not_blank(message)
             answerable = True
         turns[-1].append(message)
-    return turns
+    return turns, reference
+
+
+def _said(answers: list[dict[str, Any]]) -> str:
+    """What the file's assistant said last: its text, else its calls as JSON, as far as that can be told."""
+    for item in reversed(answers):
+        content: Any = item["content"] if "content" in item else item.get("value")
+        try:
+            said = text_of(content, "the answer")
+        except Unusable:
+            said = ""
+        if said or item.get("tool_calls"):
+            return said or json.dumps(item["tool_calls"])
+    return ""
 
 
 def text_of(content: Any, what: str) -> str:
@@ -180,9 +194,13 @@ def _json(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return json.loads(value, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return value
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _not_blank(message: Message) -> None:

@@ -6,36 +6,35 @@ dataset early: without the shuffle it would be spent on the first topics.
 """
 
 import glob
-import os
 import random
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from producer.defects import Defect, decode
+from producer import hub
+from producer.defects import Defect
 from producer.errors import PromptsProblem
 from producer.ids import Ordinals, damaged_id, prompt_id, with_ordinal
-from producer.scan import Piece, is_gzip, layout, pieces, reading
+from producer.packed import Handles
+from producer.scan import Piece
+from producer.shards import Shard, Signature, of_file, of_hub, signature_of
 
-# Compressed files cannot be read at random places: they are shuffled within a window of this many rows.
+# Packed and columnar files cannot be read at random places: they are shuffled within a window of this many rows.
 SHUFFLE_ROWS = 10_000
 SHUFFLE_BYTES = 256 << 20
-# A set in a thousand shards must not need a thousand file descriptors.
-OPEN_FILES = 64
 # What a rejected row that is not JSON shows of itself.
 SHOWN_CHARACTERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a prompt file: its `value`, or the `defect` that it is not JSON.
+    """One row of a prompt file: its `value`, or the `defect` that it has none.
 
-    `position` counts lines (or elements of an array) of `file` from 1.
+    `position` counts lines (or elements of an array, or rows of a columnar file) of `file` from 1.
     """
 
     id: str
@@ -44,12 +43,12 @@ class Row:
     defect: Defect | None
     file: str
     position: int
-    element: bool = False
+    unit: str = "line"
 
     @property
     def where(self) -> str:
         """The row's place for a message."""
-        return f"{self.file}, {'element' if self.element else 'line'} {self.position}"
+        return f"{self.file}, {self.unit} {self.position}"
 
     @property
     def shown(self) -> Any:
@@ -57,13 +56,6 @@ class Row:
         if self.defect is None:
             return self.value
         return self.raw[: 4 * SHOWN_CHARACTERS].decode("utf-8", "replace")[:SHOWN_CHARACTERS]
-
-
-class _File(NamedTuple):
-    path: Path
-    compressed: bool
-    element: bool
-    signature: tuple[int, int, int]
 
 
 class PromptSource:
@@ -74,11 +66,13 @@ class PromptSource:
     shuffle is not a whole one, else None.
     """
 
-    def __init__(self, prompts: str, seed: int | None) -> None:
+    def __init__(self, prompts: str, seed: int | None, fields: dict[str, Any]) -> None:
         self.prompts = prompts
         self.seed = seed
         self.note: str | None = None
-        self._files: list[_File] = []
+        self._fields = fields
+        self._id_path = str(fields.get("id", ""))
+        self._shards: list[Shard] = []
         # 24 bytes a row: an index of Python objects would take ten times that.
         self._first_row = array("Q")
         self._offsets = array("Q")
@@ -88,30 +82,49 @@ class PromptSource:
         self._bytes = 0
 
     @classmethod
-    def open(cls, prompts: str, seed: int | None = 0) -> "PromptSource":
+    def open(cls, prompts: str, seed: int | None = 0, fields: dict[str, Any] | None = None) -> "PromptSource":
         """Reads the files once: every row is counted and its id made sure to be its own.
 
         Args:
-            prompts: A file or a glob pattern; several files are one dataset, in the order of their names.
+            prompts: A file, a glob pattern (several files are one dataset, in the order of their names), or
+                a data set of the hub.
             seed: Shuffles the rows; None keeps the order of the files.
+            fields: The dataset's `fields`: where the ids and a table's columns stand, if not where they
+                are looked for.
 
         Raises:
             PromptsProblem: no such file, nothing in it, or not a file of prompts.
         """
-        source = cls(prompts, seed)
-        source._index(_signed(find(prompts)))
+        source = cls(prompts, seed, fields or {})
+        source._index(_signed(prompts))
         return source
 
     def __len__(self) -> int:
         return len(self._ordinals)
 
     @property
+    def shards(self) -> list[Shard]:
+        """The files, in the order in which their rows count."""
+        return self._shards
+
+    @property
     def paths(self) -> list[Path]:
-        return [file.path for file in self._files]
+        return [shard.path for shard in self._shards]
+
+    @property
+    def counts(self) -> list[int]:
+        """How many rows each of the `shards` has."""
+        ends = [*self._first_row[1:], len(self._ordinals)]
+        return [end - first for first, end in zip(self._first_row, ends, strict=True)]
+
+    @property
+    def repeated(self) -> int:
+        """How many rows have an id that a row before them has."""
+        return sum(1 for ordinal in self._ordinals if ordinal > 3)
 
     def __iter__(self) -> Iterator[Row]:
-        found = _signed(find(self.prompts))
-        if found != [(file.path, file.signature) for file in self._files]:
+        found = _signed(self.prompts)
+        if found != [(shard.path, shard.signature) for shard in self._shards]:
             self._index(found)
         if self._streams:
             return self._stream()
@@ -119,18 +132,21 @@ class PromptSource:
 
     @property
     def _streams(self) -> bool:
-        return any(file.compressed for file in self._files)
+        return not all(shard.seekable for shard in self._shards)
 
-    def _index(self, found: list[tuple[Path, tuple[int, int, int]]]) -> None:
-        files = [_File(path, is_gzip(path), layout(path) != "lines", signature) for path, signature in found]
+    def _index(self, found: "list[tuple[Path, Signature]]") -> None:
+        if self.prompts.startswith(hub.SCHEME):
+            shards = [of_hub(self.prompts)]
+        else:
+            shards = [of_file(path, self._fields) for path, _ in found]
         first_row, offsets, positions = array("Q"), array("Q"), array("I")
         lengths, ordinals = array("I"), array("I")
         numbers = Ordinals()
         total = 0
-        for file in files:
+        for shard in shards:
             first_row.append(len(ordinals))
-            for piece in pieces(file.path):
-                own, damaged = _own_id(piece.raw)
+            for piece in shard.pieces():
+                own, damaged = self._own_id(shard, piece.raw)
                 # A damaged row may stand twice as well; it is told from a good one by its prefix.
                 number = numbers.next(own)
                 ordinals.append(number << 1 | (0 if damaged else 1))
@@ -140,76 +156,75 @@ class PromptSource:
                 total += len(piece.raw)
         if not ordinals:
             raise PromptsProblem(f"{self.prompts} holds no prompts; put one JSON object on each line")
-        self._files, self._first_row, self._bytes = files, first_row, total
+        self._shards, self._first_row, self._bytes = shards, first_row, total
         self._offsets, self._lengths, self._positions, self._ordinals = offsets, lengths, positions, ordinals
         windowed = self._streams and (len(ordinals) > SHUFFLE_ROWS or total > SHUFFLE_BYTES)
         self.note = None
         if windowed and self.seed is not None:
             self.note = (
-                f"{self.prompts} is compressed, so its prompts are shuffled within a window of "
-                f"{SHUFFLE_ROWS:,} rows only; unpack it for a whole shuffle"
+                f"{self.prompts} is compressed or columnar, so its prompts are shuffled within a window of "
+                f"{SHUFFLE_ROWS:,} rows only; save it as plain JSON Lines or CSV for a whole shuffle"
             )
 
-    def _row(self, index: int, file: _File, raw: bytes, position: int) -> Row:
-        value = decode(raw)
+    def _own_id(self, shard: Shard, raw: bytes) -> tuple[str, bool]:
+        value = shard.decode(raw)
+        if isinstance(value, Defect):
+            return damaged_id(raw), True
+        return prompt_id(value, self._id_path), False
+
+    def _row(self, index: int, shard: Shard, raw: bytes, position: int) -> Row:
+        value = shard.decode(raw)
         defect = value if isinstance(value, Defect) else None
-        own = damaged_id(raw) if defect else prompt_id(value)
+        own = damaged_id(raw) if defect else prompt_id(value, self._id_path)
         ordinal = self._ordinals[index]
         if (ordinal & 1) != (0 if defect else 1):
-            raise PromptsProblem(f"{file.path} was changed while it was being read; leave it alone and start again")
+            raise PromptsProblem(f"{shard.name} was changed while it was being read; leave it alone and start again")
         return Row(
             id=with_ordinal(own, ordinal >> 1),
             raw=raw,
             value=None if defect else value,
             defect=defect,
-            file=str(file.path),
+            file=shard.name,
             position=position,
-            element=file.element,
+            unit=shard.unit,
         )
 
     def _seek(self) -> Iterator[Row]:
         count = len(self._ordinals)
         order = range(count) if self.seed is None else permutation(count, self.seed)
-        with _Handles() as handles:
+        with Handles() as handles:
             for index in order:
-                file = self._files[bisect_right(self._first_row, index) - 1]
-                raw = handles.read(file.path, self._offsets[index], self._lengths[index])
-                yield self._row(index, file, raw, self._positions[index])
+                shard = self._shards[bisect_right(self._first_row, index) - 1]
+                raw = handles.read(shard.path, self._offsets[index], self._lengths[index])
+                yield self._row(index, shard, raw, self._positions[index])
 
     def _stream(self) -> Iterator[Row]:
         """Rows in file order through a window; what waits in it are bytes, not values."""
-        window: list[tuple[int, _File, Piece]] = []
+        window: list[tuple[int, Shard, Piece]] = []
         held = 0
         draw = random.Random(self.seed).random
-        for index, (file, piece) in enumerate(chain.from_iterable(map(_with_pieces, self._files))):
+        for index, (shard, piece) in enumerate(chain.from_iterable(map(_with_pieces, self._shards))):
             if index >= len(self._ordinals):
                 return  # The file grew: its new rows come with the next pass.
             if self.seed is None:
-                yield self._row(index, file, piece.raw, piece.position)
+                yield self._row(index, shard, piece.raw, piece.position)
                 continue
-            window.append((index, file, piece))
+            window.append((index, shard, piece))
             held += len(piece.raw)
             while len(window) > SHUFFLE_ROWS or (held > SHUFFLE_BYTES and len(window) > 1):
                 chosen = int(draw() * len(window))
                 window[chosen], window[-1] = window[-1], window[chosen]
-                out, file_out, piece_out = window.pop()
+                out, shard_out, piece_out = window.pop()
                 held -= len(piece_out.raw)
-                yield self._row(out, file_out, piece_out.raw, piece_out.position)
+                yield self._row(out, shard_out, piece_out.raw, piece_out.position)
         for chosen in permutation(len(window), self.seed or 0):
-            out, file_out, piece_out = window[chosen]
-            yield self._row(out, file_out, piece_out.raw, piece_out.position)
+            out, shard_out, piece_out = window[chosen]
+            yield self._row(out, shard_out, piece_out.raw, piece_out.position)
 
 
-def _with_pieces(file: _File) -> Iterator[tuple[_File, Piece]]:
-    for piece in pieces(file.path):
-        yield file, piece
-
-
-def _own_id(raw: bytes) -> tuple[str, bool]:
-    value = decode(raw)
-    if isinstance(value, Defect):
-        return damaged_id(raw), True
-    return prompt_id(value), False
+def _with_pieces(shard: Shard) -> Iterator[tuple[Shard, Piece]]:
+    for piece in shard.pieces():
+        yield shard, piece
 
 
 def permutation(count: int, seed: int) -> "array[int]":
@@ -226,13 +241,16 @@ def permutation(count: int, seed: int) -> "array[int]":
 
 
 def find(prompts: str) -> list[Path]:
-    """The files that a path or pattern names, sorted by name.
+    """The files that a path or pattern names, sorted by name; none for a set of the hub, which is no file.
 
     Raises:
-        PromptsProblem: it names none, a folder, or a place that is not on this machine.
+        PromptsProblem: it names none, a folder, or a place that cannot be read.
     """
-    if prompts.startswith("hf://"):
-        raise PromptsProblem(f"{prompts} is on the Hugging Face hub; download it and name the files instead")
+    if prompts.startswith(hub.SCHEME):
+        hub.check(prompts)
+        return []
+    if "://" in prompts:
+        raise PromptsProblem(f"{prompts} is not on this machine; download it, or name it as hf://owner/name")
     literal = Path(prompts)
     if literal.is_dir():
         raise PromptsProblem(f"{prompts} is a folder; name its files, for example {literal / '*.jsonl'}")
@@ -248,36 +266,7 @@ def find(prompts: str) -> list[Path]:
     return files
 
 
-def _signed(paths: list[Path]) -> list[tuple[Path, tuple[int, int, int]]]:
-    signed: list[tuple[Path, tuple[int, int, int]]] = []
-    for path in paths:
-        with reading(path):
-            stat = path.stat()
-        signed.append((path, (stat.st_ino, stat.st_size, stat.st_mtime_ns)))
-    return signed
-
-
-class _Handles:
-    """The last few files that were read from; a file replaced by rename stays the old one for the whole pass."""
-
-    def __init__(self) -> None:
-        self._open: OrderedDict[Path, int] = OrderedDict()
-
-    def __enter__(self) -> "_Handles":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self._open.values():
-            os.close(handle)
-        self._open.clear()
-
-    def read(self, path: Path, offset: int, length: int) -> bytes:
-        with reading(path):
-            handle = self._open.get(path)
-            if handle is None:
-                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                self._open[path] = handle
-                if len(self._open) > OPEN_FILES:
-                    os.close(self._open.popitem(last=False)[1])
-            self._open.move_to_end(path)
-            return os.pread(handle, length, offset)
+def _signed(prompts: str) -> "list[tuple[Path, Signature]]":
+    if prompts.startswith(hub.SCHEME):
+        return [(Path(), (0, 0, 0))]
+    return [(path, signature_of(path)) for path in find(prompts)]

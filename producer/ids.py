@@ -7,27 +7,45 @@ that say the same: the second of them in file order is `<id>~2`.
 
 import hashlib
 import json
+import re
 from array import array
 from typing import Any
 
 from producer.defects import is_list, is_object
+from producer.fields import at_path, unspelled
 
 # In this order; the first that holds a non-empty string or an integer is the row's own id.
 OWN_IDS = ("id", "uuid", "task_id", "question_id", "prompt_id", "conversation_id", "instance_id", "uid", "key")
+# A number with a fraction or an exponent, as every writer of tables spells it.
+_FLOAT = re.compile(r"-?\d{1,400}(?=[.eE])(?:\.\d{1,400})?(?:[eE][+-]?\d{1,3})?", re.ASCII)
 # A longer one is a text that somebody keeps under such a name, not an id to put into every record.
 LONGEST_OWN_ID = 512
 
 
-def prompt_id(value: Any) -> str:
-    """The id of a row's value: its own, else `h-` and a hash of its content."""
+def prompt_id(value: Any, path: str = "") -> str:
+    """The id of a row's value: its own (at `path`, if the dataset's `fields` names one), else its content's."""
+    return own_id(value, path)[1] or f"h-{_digest(canonical(value))}"
+
+
+def own_id(value: Any, path: str = "") -> tuple[str, str]:
+    """Where a row's own id stands and what it is; two empty texts if it has none."""
+    if path:
+        own = _id_text(at_path(value, path))
+        return (path, own) if own else ("", "")
     if is_object(value):
         for name in OWN_IDS:
-            own = value.get(name)
-            if isinstance(own, str) and 0 < len(own) <= LONGEST_OWN_ID:
-                return own
-            if isinstance(own, int) and not isinstance(own, bool):
-                return str(own)
-    return f"h-{_digest(canonical(value))}"
+            own = _id_text(value.get(name))
+            if own:
+                return name, own
+    return "", ""
+
+
+def _id_text(own: Any) -> str:
+    if isinstance(own, str):
+        return own if len(own) <= LONGEST_OWN_ID else ""
+    if isinstance(own, float) and own.is_integer():
+        own = int(own)  # a column of integers in which one is missing
+    return str(own) if isinstance(own, int) and not isinstance(own, bool) else ""
 
 
 def damaged_id(raw: bytes) -> str:
@@ -43,12 +61,39 @@ def with_ordinal(own: str, ordinal: int) -> str:
 def canonical(value: Any) -> bytes:
     """One spelling for all the ways to save the same row.
 
-    Keys are sorted, and keys without a value are left out: column formats fill every row with all keys.
+    Keys are sorted, and those without a value are left out: column formats fill every row with all keys.
+    A cell counts by what it spells, because a table knows nothing but texts: 1 is "1" and a list is its
+    JSON.
     """
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    if "null" in text:
-        text = json.dumps(_without_nulls(value), sort_keys=True, separators=(",", ":"))
-    return text.encode("ascii")
+    if is_object(value):
+        cells = {name: _cell(held) for name, held in value.items()}
+        value = {name: held for name, held in cells.items() if not _is_nothing(held)}
+    else:
+        value = _without_nulls(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        held = unspelled(value)
+        if held is value:
+            if value.lower() in ("true", "false"):
+                return value.lower()
+            return str(_whole(float(value))) if _FLOAT.fullmatch(value) else value
+        value = held
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(_whole(value))
+    return _without_nulls(value)
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or value in ("", [], {})
+
+
+def _whole(number: float) -> float:
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def _without_nulls(value: Any) -> Any:
@@ -56,7 +101,7 @@ def _without_nulls(value: Any) -> Any:
         return {name: _without_nulls(held) for name, held in value.items() if held is not None}
     if is_list(value):
         return [_without_nulls(held) for held in value]
-    return value
+    return _whole(value) if isinstance(value, float) else value
 
 
 def _digest(data: bytes) -> str:
@@ -71,27 +116,27 @@ class Ordinals:
     """
 
     def __init__(self) -> None:
-        self._seen = _HashSet()
+        self._seen = HashSet()
         self._last: dict[int, int] = {}
 
     def next(self, own: str) -> int:
         """1 for an id met for the first time, else the number that makes it unlike any id met so far."""
-        hashed = _hash64(own)
+        hashed = hash64(own)
         if self._seen.add(hashed):
             return 1
         ordinal = self._last.get(hashed, 1) + 1
-        while not self._seen.add(_hash64(f"{own}~{ordinal}")):
+        while not self._seen.add(hash64(f"{own}~{ordinal}")):
             ordinal += 1
         self._last[hashed] = ordinal
         return ordinal
 
 
-def _hash64(text: str) -> int:
+def hash64(text: str) -> int:
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") or 1
 
 
-class _HashSet:
+class HashSet:
     """Open addressing over an array: a Python set of integers takes six times the memory."""
 
     def __init__(self) -> None:

@@ -95,7 +95,11 @@ class Files:
     @property
     def tokenizer(self) -> ChatTokenizer:
         if self._tokenizer is None:
-            self._tokenizer = ChatTokenizer.load(self._config.tokenizer, self._config.chat_template_kwargs)
+            self._tokenizer = ChatTokenizer.load(
+                self._config.tokenizer,
+                self._config.chat_template_kwargs,
+                special_tokens_in_text=self._config.special_tokens_in_text,
+            )
             if self._tokenizer.has_template:
                 self._tokenizer.check()
         return self._tokenizer
@@ -110,7 +114,7 @@ class Files:
 
     def open(self, dataset: DatasetConfig) -> FilePrompts:
         with _of(dataset):
-            source = PromptSource.open(dataset.prompts, self._config.seed)
+            source = PromptSource.open(dataset.prompts, self._config.seed, dataset.fields)
         log.info("%s: %s prompts in %s files", dataset.name, f"{len(source):,}", f"{len(source.paths):,}")
         if source.note:
             log.warning("%s", source.note)

@@ -36,7 +36,7 @@ def to_payload(
     Raises:
         ChatProblem: the tokenizer has no chat template, or a broken one, and the row needs it.
     """
-    prompt = to_prompt(value)
+    prompt = to_prompt(value, dataset.fields, dataset.history)
     if isinstance(prompt, Defect):
         return prompt
     ids = prompt.input_ids
@@ -51,14 +51,10 @@ def to_payload(
         return Defect("bad_ids", f"token {at + 1} of the prompt is {token}; the model knows the ids 0 to {bound - 1}")
     cut: int | None = None
     if context_length is not None:
+        if defect := too_long(len(ids), context_length):
+            return defect
         wanted: Any = dataset.sampling.get("max_new_tokens")
         room = context_length - len(ids)
-        if len(ids) > context_length - SERVER_RESERVE:
-            return Defect(
-                "too_long",
-                f"the prompt has {len(ids):,} tokens; the longest that a context of {context_length:,} takes "
-                f"has {max(0, context_length - SERVER_RESERVE):,}",
-            )
         if isinstance(wanted, int) and wanted > room:
             cut = room
     return Payload(
@@ -69,4 +65,16 @@ def to_payload(
         followups=prompt.followups,
         tools=prompt.tools,
         max_new_tokens=cut,
+        reference=prompt.reference,
+    )
+
+
+def too_long(tokens: int, context_length: int) -> Defect | None:
+    """Why a prompt of that many tokens cannot be sent to a server of that context, if it cannot."""
+    longest = max(0, context_length - SERVER_RESERVE)
+    if tokens <= longest:
+        return None
+    return Defect(
+        "too_long",
+        f"the prompt has {tokens:,} tokens; the longest that a context of {context_length:,} takes has {longest:,}",
     )

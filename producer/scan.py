@@ -5,30 +5,24 @@ Lines and `.jsonl` files that are not. A row is cut by structure alone; whether 
 later, one by one, so that a broken row costs itself and not the file.
 """
 
-import gzip
-import io
 import re
-import zlib
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, cast
+from typing import BinaryIO, Literal, NamedTuple
 
 from producer.defects import BOM, Defect, decode
 from producer.errors import PromptsProblem
+from producer.packed import CHUNK_BYTES, open_rows, reading
 
 Layout = Literal["lines", "array", "objects"]
 
 HEAD_BYTES = 1 << 20
-CHUNK_BYTES = 1 << 20
 # No prompt is that long. An unclosed quote in an array would otherwise read the rest of the file into memory.
 MAX_ROW_BYTES = 256 << 20
 
 _BLANK = b" \t\r\n"
 _FOREIGN = {
-    b"PAR1": "Parquet",
     b"PK\x03\x04": "a zip archive",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd",
     b"\xfd7zXZ": "compressed with xz",
     b"BZh": "compressed with bzip2",
     b"\xff\xfe": "UTF-16 text",
@@ -46,42 +40,29 @@ class Piece(NamedTuple):
     offset: int
 
 
-def is_gzip(path: Path) -> bool:
-    """Whether the file is compressed, by its first bytes."""
-    with reading(path), path.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
-
-
-@contextmanager
-def reading(path: Path) -> Generator[None]:
-    """Turns what can go wrong while a file is read into a sentence that names the file."""
-    try:
-        yield
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise PromptsProblem(f"{path} is a damaged gzip file ({error}); copy or download it again") from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise PromptsProblem(f"{path} cannot be read ({reason}); make it readable for this user") from error
-
-
-def open_rows(path: Path) -> BinaryIO:
-    """The file as uncompressed bytes."""
-    if is_gzip(path):
-        return io.BufferedReader(cast("io.RawIOBase", gzip.open(path, "rb")), CHUNK_BYTES)
-    return path.open("rb", buffering=CHUNK_BYTES)
-
-
-def layout(path: Path) -> Layout:
-    """How the file's rows lie in it.
+def head_of(path: Path) -> bytes:
+    """The file's first bytes, uncompressed.
 
     Raises:
-        PromptsProblem: it is unreadable, or of a kind that holds no JSON.
+        PromptsProblem: it is unreadable, or of a kind that nothing here reads.
     """
     with reading(path), open_rows(path) as file:
         head = file.read(HEAD_BYTES)
     for magic, kind in _FOREIGN.items():
         if head.startswith(magic):
-            raise PromptsProblem(f"{path} is {kind}; save it as JSON Lines in UTF-8, plain or with gzip")
+            raise PromptsProblem(
+                f"{path} is {kind}; save it as JSON Lines, CSV or TSV in UTF-8 (plain, gzip or zstd), or as Parquet"
+            )
+    return head
+
+
+def layout(path: Path, head: bytes | None = None) -> Layout:
+    """How a JSON file's rows lie in it; `head` are its first bytes where they are known.
+
+    Raises:
+        PromptsProblem: it is unreadable, or of a kind that holds no JSON.
+    """
+    head = head_of(path) if head is None else head
     head = head.removeprefix(BOM).lstrip(_BLANK)
     if head.startswith(b"["):
         return "array"
@@ -93,13 +74,16 @@ def layout(path: Path) -> Layout:
         return "objects" if indented else "lines"
     lines = [line.lstrip(_BLANK) for line in head.split(b"\n")]
     if b"\0" in head or (head and not any(line.startswith(b"{") for line in lines)):
-        raise PromptsProblem(f"{path} is not JSON; save its prompts as JSON Lines, one object a line")
+        raise PromptsProblem(
+            f"{path} is not JSON; save its prompts as JSON Lines, one object a line, or name it .csv or .tsv if it "
+            f"is a table"
+        )
     return "lines"
 
 
-def pieces(path: Path) -> Iterator[Piece]:
+def pieces(path: Path, cut: Layout | None = None) -> Iterator[Piece]:
     """The file's rows in file order; blank lines are no rows."""
-    cut = layout(path)
+    cut = cut or layout(path)
     with reading(path), open_rows(path) as file:
         yield from _lines(file, path) if cut == "lines" else _values(file, path, in_array=cut == "array")
 

@@ -148,6 +148,17 @@ def _check_prompts(file: "RunFile") -> None:
 
 @cli.command()
 @run_file
+@click.option("--sample-cap", type=click.IntRange(min=1), default=7000, help="Cap in samples to compare with (7000).")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def plan(file: "RunFile", *, overrides: tuple[str, ...], sample_cap: int, as_json: bool) -> None:
+    """Say what a run still needs: tokens, answers, hours, and which datasets will run out of prompts."""
+    from tokenmill import planned
+
+    planned.plan(file, _connection(file), sample_cap=sample_cap, as_json=as_json)
+
+
+@cli.command()
+@run_file
 @stay_option
 @wait_option
 def collect(file: "RunFile", *, overrides: tuple[str, ...], stay: bool, wait_s: float) -> None:
@@ -170,7 +181,12 @@ def push(file: "RunFile", datasets: tuple[str, ...], *, overrides: tuple[str, ..
 
     url = _redis_url(file, needed_by="push")
     names = _known(file, datasets)
-    produce(file.config, url, names, stay=stay, stop=_stop_on_signals(), wait_s=wait_s)
+    stop = _stop_on_signals()
+    if file.config.max_hours is not None:
+        timer = threading.Timer(file.config.max_hours * 3600, stop.set)
+        timer.daemon = True
+        timer.start()
+    produce(file.config, url, names, stay=stay, stop=stop, wait_s=wait_s)
 
 
 def _known(file: "RunFile", datasets: tuple[str, ...]) -> list[str]:
@@ -407,13 +423,15 @@ def reset(file: "RunFile", *, overrides: tuple[str, ...], yes: bool) -> None:
     resetting.reset(file, _connection(file), sure=yes)
 
 
-def _add_simulator() -> None:
+def _add_commands() -> None:
+    from tokenmill import inspecting
     from workers.simulator.__main__ import command
 
     cli.add_command(command, "sim")
+    cli.add_command(inspecting.command)
 
 
-_add_simulator()
+_add_commands()
 
 
 def main() -> None:

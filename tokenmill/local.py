@@ -8,6 +8,7 @@ finished. Killed anywhere, the same command continues.
 import json
 import logging
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -243,7 +244,7 @@ class LocalRun:
         for child in [*self._crew, *([self._producer] if self._producer else [])]:
             try:
                 child.process.wait(15)
-            except Exception:
+            except subprocess.TimeoutExpired:
                 child.end(5)
         final = self._status()
         interrupted = self._signals > 0 or self._out_of_time

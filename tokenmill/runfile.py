@@ -14,7 +14,8 @@ from typing import Any, Literal, cast
 import msgspec
 
 from budget.errors import UserProblem
-from workers.contracts import Admission, DatasetConfig, RunConfig, Timing
+from producer.fields import mistake
+from workers.contracts import Admission, DatasetConfig, History, RunConfig, Timing
 
 DEFAULT_MAX_NEW_TOKENS = 16_384
 # SGLang's own sampling parameters (0.5.23); any other name is answered with HTTP 400.
@@ -49,6 +50,7 @@ class _Run(msgspec.Struct, kw_only=True):
 class _Model(msgspec.Struct, kw_only=True):
     tokenizer: str
     chat_template_kwargs: dict[str, Any] = {}
+    special_tokens_in_text: bool = False
 
 
 class _Sglang(msgspec.Struct, kw_only=True):
@@ -62,6 +64,8 @@ class _Dataset(msgspec.Struct, kw_only=True):
     max_tokens: Cap | None = None
     max_samples: int | None = None
     sampling: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    history: History = "turns"
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +171,7 @@ def _resolve(tables: dict[str, Any], file: Path) -> RunConfig:
         seed=None if run.seed is False else int(run.seed),
         truncated=run.truncated,
         chat_template_kwargs=model.chat_template_kwargs,
+        special_tokens_in_text=model.special_tokens_in_text,
         servers=[_server(url, file) for url in sglang.servers],
         concurrency=sglang.concurrency,
         timing=timing,
@@ -256,6 +261,8 @@ def _dataset(
         )
     if table.max_samples is not None and table.max_samples < 0:
         raise RunFileProblem(f"{file}: max_samples of {where} is {table.max_samples}: it must be 0 or more")
+    if found := mistake(table.fields):
+        raise RunFileProblem(f"{file}: fields of {where}: {found}")
     prompts = table.prompts if "://" in table.prompts else str(_under(base, table.prompts))
     return DatasetConfig(
         name=table.name,
@@ -263,6 +270,8 @@ def _dataset(
         max_tokens=None if cap == "none" else cap,
         max_samples=table.max_samples,
         sampling=own,
+        fields=table.fields,
+        history=table.history,
     )
 
 

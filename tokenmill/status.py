@@ -17,6 +17,8 @@ from workers.contracts import RunConfig
 
 # A server or worker that has not been heard for so long is not shown as up.
 STALE_S = 90.0
+# Fewer answers than this say nothing of how far the prompts will reach.
+FEW = 5
 
 
 class DatasetStatus(msgspec.Struct, kw_only=True):
@@ -166,9 +168,7 @@ def _dataset(state: RunState, dataset: DatasetState, rate: float) -> DatasetStat
         spent=dataset.spent,
         reserved=dataset.reserved,
         remaining=remaining,
-        forecast=dataset.spent + dataset.reserved
-        if cap is None or reason
-        else max(cap, dataset.spent + dataset.reserved),
+        forecast=_forecast(dataset, reason),
         overshoot=overshoot(dataset.spent, cap),
         complete=reason is not None,
         reason=reason,
@@ -183,6 +183,22 @@ def _dataset(state: RunState, dataset: DatasetState, rate: float) -> DatasetStat
         tokens_per_s=round(rate, 1),
         eta_s=None if eta is None else round(eta, 1),
     )
+
+
+def _forecast(dataset: DatasetState, reason: str | None) -> int:
+    """Where the dataset will probably end, in tokens: at its cap, or where its prompts run out before."""
+    held = dataset.spent + dataset.reserved
+    left = None if dataset.unsent is None else dataset.unsent + dataset.queued + dataset.leased + dataset.dropped
+    by_prompts: int | None = None
+    if left is not None and dataset.committed >= FEW:
+        by_prompts = dataset.spent + round(left * dataset.spent / dataset.committed)
+    if reason is not None:
+        return held
+    if dataset.cap is None:
+        return held if by_prompts is None else by_prompts
+    if by_prompts is not None and by_prompts < dataset.cap:
+        return by_prompts
+    return max(dataset.cap, held)
 
 
 def _text(value: bytes | None) -> str:

@@ -176,6 +176,12 @@ class AsyncWorker(BaseWorker):
             log.warning("giving everything back")
             self._engine.abandon()
 
+    def _on_time_over(self, hours: float) -> None:
+        log.info("%g hours are over: finishing what is in flight", hours)
+        self._stopped_early = True
+        if self._engine is not None:
+            self._engine.stop()
+
     # -- the work
 
     async def _serve(self, joined: Joined) -> None:
@@ -204,6 +210,8 @@ class AsyncWorker(BaseWorker):
                 finished=lambda: self._all_finished(config, datasets),
             )
             engine.changed = wake
+            if config.max_hours is not None:
+                asyncio.get_running_loop().call_later(config.max_hours * 3600, self._on_time_over, config.max_hours)
             beats = asyncio.create_task(self._beat_for_ever(engine, config))
             try:
                 await engine.run()

@@ -7,26 +7,22 @@ defaults, which is why those are read here too.
 transformers is imported inside functions: it takes seconds, and only producers and multi-turn jobs need it.
 """
 
-import hashlib
 import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from budget.errors import UserProblem
 from workers.contracts import Message
+from workers.model_files import CONTEXT_KEYS, ChatProblem, fingerprint_of, json_file, one_line, setting, stop_ids
+from workers.special_text import SpecialText
 
 # generation_config.json's names are SGLang's for these; they are all that its chat endpoint takes from it.
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 # transformers says "no limit" with a number near 1e30.
 NO_LIMIT = 1 << 40
+log = logging.getLogger("tokenmill.chat")
 _PROBE = "Aé 你好 سلام 12345 3.14\n\tdef f(x):  return 'x'\r\n🙂 naïve"
-
-
-class ChatProblem(UserProblem):
-    """A tokenizer or a template that cannot be used for any row: the sentence names it and the mend."""
 
 
 class Unrenderable(Exception):
@@ -48,51 +44,67 @@ class ChatTokenizer:
     tokenizer or template from the same one in another place or under another version of transformers.
     """
 
-    def __init__(self, name: str, tokenizer: Any, chat_template_kwargs: dict[str, Any], folder: Path | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        tokenizer: Any,
+        chat_template_kwargs: dict[str, Any],
+        folder: Path | None,
+        *,
+        special_tokens_in_text: bool = False,
+    ) -> None:
         self.name = name
         self.chat_template_kwargs = chat_template_kwargs
+        self.special_tokens_in_text = special_tokens_in_text
+        self.special_text = SpecialText(tokenizer)
+        self._said_inexact = False
         self._tokenizer = tokenizer
-        config = _json_file(folder, "config.json")
-        generation = _json_file(folder, "generation_config.json")
+        config = json_file(folder, "config.json")
+        generation = json_file(folder, "generation_config.json")
         vocabulary: dict[str, int] = tokenizer.get_vocab()
-        sizes = [max(vocabulary.values(), default=-1) + 1, _setting(config, ("vocab_size",))]
+        sizes = [max(vocabulary.values(), default=-1) + 1, setting(config, ("vocab_size",))]
         self.vocab_size = min(size for size in sizes if size is not None)
         self.bos_id: int | None = tokenizer.bos_token_id
-        self.eos_ids = _eos_ids(tokenizer.eos_token_id, generation.get("eos_token_id"))
+        self.eos_ids = stop_ids(tokenizer.eos_token_id, generation.get("eos_token_id"))
         self.generation_config: dict[str, Any] = {
             name: generation[name] for name in SAMPLING_DEFAULTS if isinstance(generation.get(name), int | float)
         }
-        self.context_length = _setting(config, CONTEXT_KEYS)
+        self.context_length = setting(config, CONTEXT_KEYS)
         limit: Any = tokenizer.model_max_length
         self.model_max_length = int(limit) if limit is not None and limit < NO_LIMIT else None
         template: Any = tokenizer.chat_template
         self.has_template = bool(template)
-        self.template_hash = _hash(template or "", chat_template_kwargs)
-        self.tokenizer_hash = _hash(
+        self.template_hash = fingerprint_of(template or "", chat_template_kwargs)
+        self.tokenizer_hash = fingerprint_of(
             sorted(vocabulary.items(), key=lambda item: item[1]), self.eos_ids, self.bos_id, self._encode(_PROBE)
         )
         self.probe_text = self._probe()
         self.probe_ids = self._encode(self.probe_text)
 
     @classmethod
-    def load(cls, name: str, chat_template_kwargs: dict[str, Any] | None = None) -> "ChatTokenizer":
+    def load(
+        cls, name: str, chat_template_kwargs: dict[str, Any] | None = None, *, special_tokens_in_text: bool = False
+    ) -> "ChatTokenizer":
         """Loads a tokenizer from a folder, the hub's cache or the hub, in this order.
+
+        `special_tokens_in_text`: what looks like a special token in a user's text becomes one.
 
         Raises:
             ChatProblem: there is none, or it is damaged.
         """
-        folder = Path(name)
+        kwargs, folder = dict(chat_template_kwargs or {}), Path(name)
         if folder.exists():
             if not folder.is_dir():
                 raise ChatProblem(f"the tokenizer {name} is a file; name the folder that holds tokenizer.json")
-            return cls(name, _load(name, offline=True), dict(chat_template_kwargs or {}), folder)
+            tokenizer = _load(name, offline=True)
+            return cls(name, tokenizer, kwargs, folder, special_tokens_in_text=special_tokens_in_text)
         if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
             raise ChatProblem(f"there is no tokenizer folder {name}; correct `tokenizer` in the run file")
         try:
             tokenizer = _load(name, offline=True)
         except ChatProblem:
             tokenizer = _load(name, offline=False)
-        return cls(name, tokenizer, dict(chat_template_kwargs or {}), _hub_folder(name))
+        return cls(name, tokenizer, kwargs, _hub_folder(name), special_tokens_in_text=special_tokens_in_text)
 
     def check(self) -> None:
         """Renders a plain question, so that a broken template is told before any prompt is read.
@@ -109,27 +121,58 @@ class ChatTokenizer:
         """The ids of a conversation, up to where the model's answer begins.
 
         A template writes all special tokens itself, so none is added; a begin token that a tokenizer
-        puts in all the same is taken out again. Text that looks like a special token becomes one, as in
-        SGLang's own chat endpoint: prompts from a stranger may therefore hold turns of their own.
+        puts in all the same is taken out again. Text in users' and tools' messages that looks like a
+        special token stays text, unless `special_tokens_in_text` (SGLang's own chat endpoint makes special
+        tokens of it: prompts from a stranger may then hold turns of their own).
 
         Raises:
             ChatProblem: there is no template, or it is not valid Jinja.
             Unrenderable: this conversation does not fit the template, or cannot be encoded.
         """
-        text = self._text([_for_template(message) for message in messages], list(tools))
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise Unrenderable(
-                "surrogate", f"the text holds half a surrogate pair, {text[error.start]!a}, which is no character"
-            ) from error
-        ids = self._encode(text)
+        shown = [_for_template(message) for message in messages]
+        if not self.special_tokens_in_text and (guarded := self._guarded(shown, list(tools))):
+            return guarded
+        text = self._text(shown, list(tools))
+        ids = self._encode(_encodable(text))
         if not ids:
             raise Unrenderable("empty_prompt", "the chat template makes nothing of the messages")
         bos = self.bos_id
         if bos is not None and ids[:2] == [bos, bos] and not text.startswith(2 * str(self._tokenizer.bos_token)):
             del ids[0]
         return ids
+
+    def _guarded(self, messages: list[Message], tools: list[Any]) -> list[int] | None:
+        """The ids where users wrote what looks like special tokens; None where they did not, or it stays special."""
+        guarded = self.special_text.guard(messages)
+        if guarded is None:
+            return None
+        text = _encodable(self._text(guarded.messages, tools))
+        ids = self.special_text.encode(text, guarded.stand_ins)
+        if ids is None and not self._said_inexact:
+            self._said_inexact = True
+            log.warning(
+                "%s cannot keep text that looks like a special token apart%s: in such prompts it becomes one",
+                self.name,
+                f" ({self.special_text.note})" if self.special_text.note else " in some prompts",
+            )
+        return ids
+
+    def text(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
+        """A conversation as the template writes it, before it becomes ids; raises as `render` does."""
+        return self._text([_for_template(message) for message in messages], list(tools))
+
+    def default_system(self) -> str:
+        """The system prompt that the template adds where a conversation has none; nothing if it adds none."""
+        try:
+            bare = self.text([{"role": "user", "content": "USER"}])
+            given = self.text([{"role": "system", "content": "SYSTEM"}, {"role": "user", "content": "USER"}])
+        except Unrenderable:
+            return ""
+        before, _, after = given.partition("SYSTEM")
+        opening, closing, bare = before, after.partition("USER")[0], bare.partition("USER")[0]
+        if not (opening and bare.startswith(opening) and bare.endswith(closing)):
+            return ""
+        return bare[len(opening) : len(bare) - len(closing)]
 
     def render_next(
         self,
@@ -178,7 +221,7 @@ class ChatTokenizer:
             raise ChatProblem(f"the chat template of {self.name} is broken at line {error.lineno}: {error}") from error
         except Exception as error:
             # A template is a program of its own: what it raises on a row's data can be anything.
-            raise Unrenderable("template", f"the chat template refuses it: {_one_line(error)}") from error
+            raise Unrenderable("template", f"the chat template refuses it: {one_line(error)}") from error
 
     def _encode(self, text: str) -> list[int]:
         return cast("list[int]", self._tokenizer.encode(text, add_special_tokens=False))
@@ -193,6 +236,16 @@ def history(
         asked.append({"role": "assistant", "content": answer})
         asked.extend(following)
     return asked
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Unrenderable(
+            "surrogate", f"the text holds half a surrogate pair, {text[error.start]!a}, which is no character"
+        ) from error
+    return text
 
 
 def _for_template(message: Message) -> Message:
@@ -229,7 +282,7 @@ def _load(name: str, *, offline: bool) -> Any:
     except Exception as error:
         # The tokenizers library raises plain Exception; whatever it is, this folder or id gives no tokenizer.
         where = "is no tokenizer" if Path(name).is_dir() else "cannot be had from this machine or the hub"
-        raise ChatProblem(f"{name} {where} ({_one_line(error)}); correct `tokenizer` in the run file") from error
+        raise ChatProblem(f"{name} {where} ({one_line(error)}); correct `tokenizer` in the run file") from error
 
 
 def _nothing(_: logging.LogRecord) -> bool:
@@ -250,39 +303,3 @@ def _hub_folder(name: str) -> Path | None:
         if path is not None:
             found = Path(path).parent
     return found
-
-
-def _json_file(folder: Path | None, name: str) -> dict[str, Any]:
-    if folder is None or not (folder / name).is_file():
-        return {}
-    try:
-        held: Any = json.loads((folder / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ChatProblem(f"{folder / name} cannot be read ({_one_line(error)}); copy it again") from error
-    return cast("dict[str, Any]", held) if isinstance(held, dict) else {}
-
-
-def _setting(config: dict[str, Any], names: Sequence[str]) -> int | None:
-    """A size from config.json; models that also see or hear keep the text's under `text_config`."""
-    for held in (config.get("text_config"), config):
-        if isinstance(held, dict):
-            for name in names:
-                value = cast("dict[str, Any]", held).get(name)
-                if isinstance(value, int) and value > 0:
-                    return value
-    return None
-
-
-def _eos_ids(own: int | None, configured: Any) -> list[int]:
-    held: list[Any] = cast("list[Any]", configured) if isinstance(configured, list) else [configured]
-    return sorted({token for token in (own, *held) if isinstance(token, int)})
-
-
-def _hash(*parts: Any) -> str:
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode("ascii"), digest_size=12).hexdigest()
-
-
-def _one_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200].rstrip(".") if lines else type(error).__name__

@@ -18,6 +18,7 @@ PROTOCOL = 1
 JOB_FUNCTION = "workers.jobs.generate"
 
 Admission = Literal["forecast", "strict", "drain"]
+History = Literal["turns", "keep"]
 Message = dict[str, Any]
 
 
@@ -31,13 +32,20 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class DatasetConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One dataset as the run file has it; `sampling` is complete (the run's with the dataset's own on top)."""
+    """One dataset as the run file has it; `sampling` is complete (the run's with the dataset's own on top).
+
+    `fields` says where in a row the prompt stands, where that cannot be guessed. `history` says what
+    becomes of the answers that a file's conversations hold: `turns` has them made anew, one after
+    another; `keep` asks for the last one only, with the whole conversation before it as it stands.
+    """
 
     name: str
     prompts: str
     max_tokens: int | None
     max_samples: int | None = None
     sampling: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    history: History = "turns"
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +66,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = 0
     truncated: Literal["keep", "reject"] = "keep"
     chat_template_kwargs: dict[str, Any] = {}
+    special_tokens_in_text: bool = False
     servers: list[str] = []
     simulated: bool = False
     concurrency: int = 64
@@ -89,13 +98,21 @@ def fingerprint(config: RunConfig, name: str) -> dict[str, str]:
     def compact(value: dict[str, Any]) -> str:
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
-    return {
+    held = {
         "tokenizer": config.tokenizer.removeprefix(prefix),
         "chat_template_kwargs": compact(config.chat_template_kwargs),
         "sampling": compact(dataset.sampling),
         "prompts": dataset.prompts.removeprefix(prefix),
         "truncated": config.truncated,
     }
+    # Only where they are not the default: what was collected before they existed keeps its fingerprint.
+    if dataset.fields:
+        held["fields"] = compact(dataset.fields)
+    if dataset.history != "turns":
+        held["history"] = dataset.history
+    if config.special_tokens_in_text:
+        held["special_tokens_in_text"] = "true"
+    return held
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -103,7 +120,9 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `input_ids` is the first request, token for token. `messages` is what it was rendered from (empty
     for rows that came as ids). `followups` holds, for each later turn, the messages to add after the
-    previous answer. `max_new_tokens` is set where it had to be cut to fit the context.
+    previous answer. `max_new_tokens` is set where it had to be cut to fit the context. `reference` is
+    the answer that the prompt file has, for whoever handles the job; it is never shown to the model, and
+    no record holds it (the prompt file does, under the record's id).
     """
 
     dataset: str
@@ -113,6 +132,7 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     followups: list[list[Message]] = []
     tools: list[Any] = []
     max_new_tokens: int | None = None
+    reference: str = ""
 
     @property
     def turns(self) -> int:

@@ -29,7 +29,10 @@ class Turns:
         async with self._lock:  # two first imports of transformers at once break each other
             if self._tokenizer is None:
                 self._tokenizer = await asyncio.to_thread(
-                    chat.ChatTokenizer.load, self._config.tokenizer, self._config.chat_template_kwargs
+                    chat.ChatTokenizer.load,
+                    self._config.tokenizer,
+                    self._config.chat_template_kwargs,
+                    special_tokens_in_text=self._config.special_tokens_in_text,
                 )
         messages = chat.history(payload.messages, answers, payload.followups)
         return await asyncio.to_thread(self._tokenizer.render, messages, payload.tools), messages

@@ -124,9 +124,9 @@ def test_a_job_deleted_or_cancelled_by_hand_leaves_a_lease_that_ends(jobs: Rig, 
 
 
 def test_a_stock_worker_drops_what_its_dataset_needs_no_more(redis_server: OwnServer, jobs: Rig) -> None:
-    config = RunConfig(
-        name="run", output="out", tokenizer="none", datasets=[DatasetConfig(name="A", prompts="", max_tokens=1)]
-    )
+    dataset = DatasetConfig(name="A", prompts="", max_tokens=1, sampling={"max_new_tokens": 8})
+    nobody = "http://127.0.0.1:9"  # never asked
+    config = RunConfig(name="run", output="out", tokenizer="none", datasets=[dataset], servers=[nobody])
     runbook.publish(
         jobs.connection,
         config=msgspec.json.encode(config),

@@ -12,7 +12,7 @@ from producer import loop
 from producer.errors import PromptsProblem
 from producer.prompt_set import Files
 from tests.integration.producer.conftest import Run, Server, entry, wait_until
-from workers.contracts import DatasetConfig, RunConfig, Timing, decode_job_data, job_id
+from workers.contracts import DatasetConfig, RunConfig, Timing, TokenizerFacts, decode_job_data, job_id
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -61,7 +61,7 @@ def test_the_quickstart_is_queued_whole(server: Server) -> None:
     run.publish()
     produce_all(run)
     facts = entry(run.client, "tokenizer")
-    assert set(facts) == {"vocab_size", "eos_ids", "tokenizer_hash", "template_hash", "generation_config"}
+    assert set(facts) == set(TokenizerFacts.__struct_fields__)
     for state in read(run.client, run.all).datasets:
         assert state.inputs
         assert state.queued + state.rejected == state.inputs, state.name

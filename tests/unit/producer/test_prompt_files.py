@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producer import files
+from producer import files, packed
 from producer.errors import PromptsProblem
 from producer.files import PromptSource, permutation
 
@@ -188,7 +188,7 @@ def test_a_file_that_changes_under_a_pass_is_told(tmp_path: Path) -> None:
 
 
 def test_more_shards_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "OPEN_FILES", 3)
+    monkeypatch.setattr(packed, "OPEN_FILES", 3)
     for shard in range(10):
         as_lines(tmp_path / f"{shard}.jsonl", [{"id": f"{shard}-{n}"} for n in range(5)])
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -223,9 +223,10 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, name: str, says: str) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_the_hub_is_not_read() -> None:
-    with pytest.raises(PromptsProblem, match="download it"):
-        PromptSource.open("hf://somebody/something")
+@pytest.mark.parametrize("prompts", ["s3://somebody/something", "https://somebody/p.jsonl"])
+def test_other_places_are_not_read(prompts: str) -> None:
+    with pytest.raises(PromptsProblem, match="is not on this machine"):
+        PromptSource.open(prompts)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -243,5 +244,7 @@ def test_texts_pass_unchanged(pairs: list[tuple[str, str]]) -> None:
     found = prompt({"messages": messages})
     assert [turn[0]["content"] for turn in [found.messages, *found.followups]] == [u for u, _ in pairs]
     shared = [{"from": "human" if m["role"] == "user" else "gpt", "value": m["content"]} for m in messages]
-    assert to_prompt({"conversations": shared}) == found
-    assert to_prompt({"turns": [u for u, _ in pairs]}) == found
+    assert msgspec.structs.replace(prompt({"conversations": shared}), shape="messages") == found
+    assert found.reference == pairs[-1][1]
+    bare = msgspec.structs.replace(found, reference="", shape="turns")
+    assert to_prompt({"turns": [u for u, _ in pairs]}) == bare

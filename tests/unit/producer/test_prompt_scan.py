@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,12 +57,14 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_layouts(tmp_path: Path, content: bytes, cut: str, count: int) -> None:
-    plain, packed = tmp_path / "prompts.txt", tmp_path / "prompts.json"
+    plain, packed, denser = tmp_path / "prompts.txt", tmp_path / "prompts.json", tmp_path / "prompts"
     plain.write_bytes(content)
     packed.write_bytes(gzip.compress(content))
-    assert layout(plain) == layout(packed) == cut
+    # Two frames, as tools that compress in parallel write them.
+    denser.write_bytes(zstandard.compress(content[:3]) + zstandard.compress(content[3:]))
+    assert layout(plain) == layout(packed) == layout(denser) == cut
     assert len(values(plain)) == count
-    assert list(pieces(plain)) == list(pieces(packed))
+    assert list(pieces(plain)) == list(pieces(packed)) == list(pieces(denser))
 
 
 def test_positions_and_offsets_lead_back_to_the_row(tmp_path: Path) -> None:
@@ -154,8 +157,9 @@ def test_escaped_lone_surrogates_and_a_mark_in_the_middle_are_json() -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"PAR1\x00\x01", "is Parquet"),
-        (b"\x28\xb5\x2f\xfdxyz", "zstd"),
+        (b"PK\x03\x04xyz", "a zip archive"),
+        (b"\x28\xb5\x2f\xfdxyz", "damaged zstd"),
+        (zstandard.compress(b'{"a":1}\n' * 1000)[:-5], "damaged zstd"),
         ('{"a":1}'.encode("utf-16"), "UTF-16"),
         (b"question\tanswer\nwhy?\tbecause\n", "is not JSON"),
         (b"\x1f\x8b" + b"\0" * 20, "damaged gzip"),

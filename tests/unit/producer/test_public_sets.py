@@ -35,10 +35,16 @@ COUNTS = [
     ("swe_agent/debug_20240322.json", 5, 5, 0, 0),
     ("swe_agent/*.traj", 4, 4, 0, 0),
     ("arena_hard/question.jsonl", 500, 500, 0, 0),
+    ("mgsm/mgsm_zh.tsv", 250, 250, 0, 0),
+    ("mgsm/mgsm_*.tsv", 1250, 1250, 0, 0),
+    ("awesome_prompts/prompts.csv", 598, 598, 0, 0),
+    ("gtalign_math_hard/test.parquet", 353, 353, 0, 0),
 ]
 
 
 def source(name: str, seed: int | None = 0) -> PromptSource:
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
     if not SETS.is_dir():
         pytest.skip(f"{SETS} is not there")
     return PromptSource.open(str(SETS / name), seed)
