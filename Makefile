@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UV := $(shell command -v uv >/dev/null 2>&1 && uv --version >/dev/null 2>&1 && echo uv)
-BENCHES = $(filter-out bench/_% bench/conftest.py,$(wildcard bench/*.py))
+BENCHES = $(filter-out bench/_% bench/conftest.py bench/budgets.py,$(wildcard bench/*.py))
 ARGS ?=
 
 # Without it, pyright asks the network for its newest version before it checks anything.
