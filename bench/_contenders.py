@@ -10,7 +10,7 @@ from _virtual import Job, VirtualWorker, top_speed, workers
 
 from budget import ages, keys, runbook, verbs
 from budget.forecast import bucket
-from budget.ledger import Ledger
+from budget.ledger import Ledger, source
 from workers.contracts import Admission
 from workers.reservations import Pace, Reservations
 from workers.simulator.lengths import LengthSpec
@@ -129,10 +129,13 @@ class LedgerRun:
         self.spent = dict.fromkeys(self.names, 0)
         self.ends: dict[str, float] = {}
         self.open = set(self.names)
+        self.digests: dict[str, str] = {}
         self.looks = self.renewals = 0
 
     def run(self) -> Outcome:
         self.connection.flushall()
+        for verb in ("claim", "commit"):
+            self.digests[verb] = self.connection.script_load(source(verb))
         self.connection.set(keys.READY, runbook.run_id(self.connection))
         for name in self.names:
             runbook.set_cap(self.connection, name, self.task.cap)
@@ -143,8 +146,7 @@ class LedgerRun:
             now = max(now, at)
             if kind == "end":
                 now, job = worker.end()
-                self._commit(worker, job, now)
-                self._claim(worker, now)
+                self._claim(worker, now, job)
             elif kind == "look":
                 self._look(worker, now)
             else:
@@ -171,27 +173,39 @@ class LedgerRun:
             queued.append(verbs.Queued(job=job, data=b"x", worst=self.task.most, description=""))
         self.ledger(verbs.enqueue(dataset=name, jobs=queued, all_datasets=self.names, lease_ms=NEVER_MS, now=""))
 
-    def _claim(self, worker: VirtualWorker, now: float) -> None:
+    def _send(self, *calls: verbs.Call[Any]) -> list[Any]:
+        """Several verbs in one round trip, which is what a virtual day spends its real time on."""
+        with self.connection.pipeline(transaction=False) as pipe:
+            for call in calls:
+                pipe.evalsha(self.digests[call.script], len(call.keys), *call.keys, *call.args)
+            answers = pipe.execute()
+        return [call.parse(answer) for call, answer in zip(calls, answers, strict=True)]
+
+    def _claim(self, worker: VirtualWorker, now: float, ended: Job | None = None) -> None:
+        """Settle the job that has just ended, if one has, and fill the worker's slots."""
+        settling = [] if ended is None else [self._commit(worker, ended, now)]
         reservations = self.reservations[worker.name]
         while worker.free and self.open:
             k = min(worker.free, CLAIM_BATCH)
             worker.turn += 1
             order = [name for name in reservations.order(self.names, worker.turn) if name in self.open]
-            claimed = self.ledger(
-                verbs.claim(
-                    worker=worker.name,
-                    datasets=order,
-                    all_datasets=self.names,
-                    k=k,
-                    nonce=str(next(self.nonces)),
-                    admission=self.admission,
-                    reservations=[reservations.first(name) for name in order],
-                    lease_ms=NEVER_MS,
-                    holds_suspect=False,
-                    max_waiting=10**9,
-                    now="",
-                )
+            call = verbs.claim(
+                worker=worker.name,
+                datasets=order,
+                all_datasets=self.names,
+                k=k,
+                nonce=str(next(self.nonces)),
+                admission=self.admission,
+                reservations=[reservations.first(name) for name in order],
+                lease_ms=NEVER_MS,
+                holds_suspect=False,
+                max_waiting=10**9,
+                now="",
             )
+            *settled, claimed = self._send(*settling, call)
+            if ended is not None and settled:
+                self._note(ended, settled[0])
+            settling = []
             for lease in claimed.leases:
                 length, reserved = self.lengths.pop(lease.job), reservations.first(lease.dataset)
                 worker.start(Job(lease.dataset, lease.job, lease.token, length, reserved=reserved), now)
@@ -209,18 +223,20 @@ class LedgerRun:
                 worker.next_poll = now + pause * self.rng.uniform(0.7, 1.0)
                 return
             self.pauses[worker.name] = IDLE_FIRST_S
+        if settling and ended is not None:
+            self._note(ended, self._send(*settling)[0])
 
-    def _commit(self, worker: VirtualWorker, job: Job, now: float) -> None:
+    def _commit(self, worker: VirtualWorker, job: Job, now: float) -> verbs.Call[tuple[bool, int]]:
+        self.changes += 1
+        self.ends[job.dataset] = now
         lease = verbs.Lease(
             dataset=job.dataset, job=job.job, token=job.token, data=b"", attempt=1, failures=0, deaths=0
         )
-        stored, spent = self.ledger(
-            verbs.commit(lease=lease, worker=worker.name, tokens=job.length, truncated=False, line=b"x")
-        )
+        return verbs.commit(lease=lease, worker=worker.name, tokens=job.length, truncated=False, line=b"x")
+
+    def _note(self, job: Job, answer: tuple[bool, int]) -> None:
+        stored, self.spent[job.dataset] = answer
         assert stored
-        self.changes += 1
-        self.spent[job.dataset] = spent
-        self.ends[job.dataset] = now
 
     def _look(self, worker: VirtualWorker, now: float) -> None:
         reservations, pace = self.reservations[worker.name], self.paces[worker.name]

@@ -125,7 +125,8 @@ def main() -> None:
     about = {"cap": cap, "most": options.most, "means": list(MEANS), "shapes": SHAPES, "per_server": PER_SERVER}
     output: Path | None = None if options.quick else options.output
     runs = known_runs(output, about)
-    todo = [cell for cell in cells if cell not in runs]
+    # One seed of every cell before the next: an interrupted matrix has figures for all of it.
+    todo = sorted((cell for cell in cells if cell not in runs), key=lambda cell: cell[3])
     with ProcessPoolExecutor(options.jobs) as pool:
         waiting = [pool.submit(measure, *cell, cap, options.most) for cell in todo]
         for future in as_completed(waiting):
@@ -134,7 +135,7 @@ def main() -> None:
             print(json.dumps(run), file=sys.stderr, flush=True)
             if output is not None:
                 write(output, about, list(runs.values()))
-    print(markdown(summary([runs[cell] for cell in cells])))
+    print(markdown(summary([runs[cell] for cell in cells if cell in runs])))
 
 
 def known_runs(output: "Path | None", about: dict[str, Any]) -> dict[Cell, dict[str, Any]]:
