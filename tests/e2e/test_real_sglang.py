@@ -42,7 +42,7 @@ END_TOKEN = 2
 pytestmark = [
     pytest.mark.sglang,
     pytest.mark.xdist_group("sglang"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1500),
     pytest.mark.skipif(
         not (START.exists() and DATA.exists() and MODEL.exists()),
         reason="needs a real SGLang in TOKENMILL_TEST_SGLANG_DIR, with its start script and the prompt sets",
@@ -50,7 +50,7 @@ pytestmark = [
 ]
 
 
-def until(what: str, condition: Callable[[], Any], seconds: float = 240) -> None:
+def until(what: str, condition: Callable[[], Any], seconds: float = 480) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
