@@ -122,6 +122,9 @@ class AsyncWorker(BaseWorker):
         """
         try:
             asyncio.run(self._work(logging_level, date_format, log_format))
+        except Interrupted as interrupted:
+            self.problem = interrupted
+            log.info("%s", interrupted)
         except Problem as problem:
             self.problem = problem
             log.error("%s", problem)
