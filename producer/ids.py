@@ -22,6 +22,9 @@ _FLOAT = re.compile(r"-?\d{1,400}(?=[.eE])(?:\.\d{1,400})?(?:[eE][+-]?\d{1,3})?"
 LONGEST_OWN_ID = 512
 
 
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
 def prompt_id(value: Any, path: str = "") -> str:
     """The id of a row's value: its own (at `path`, if the dataset's `fields` names one), else its content's."""
     return own_id(value, path)[1] or f"h-{_digest(canonical(value))}"
@@ -34,8 +37,7 @@ def own_id(value: Any, path: str = "") -> tuple[str, str]:
         return (path, own) if own else ("", "")
     if is_object(value):
         for name in OWN_IDS:
-            own = _id_text(value.get(name))
-            if own:
+            if name in value and (own := _id_text(value[name])):
                 return name, own
     return "", ""
 
@@ -70,7 +72,7 @@ def canonical(value: Any) -> bytes:
         value = {name: held for name, held in cells.items() if not _is_nothing(held)}
     else:
         value = _without_nulls(value)
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
+    return _encode(value).encode("ascii")
 
 
 def _cell(value: Any) -> Any:

@@ -7,13 +7,13 @@ defaults, which is why those are read here too.
 transformers is imported inside functions: it takes seconds, and only producers and multi-turn jobs need it.
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from workers.contracts import Message
+from workers.direct import Direct, for_template, history
 from workers.model_files import CONTEXT_KEYS, ChatProblem, fingerprint_of, json_file, one_line, setting, stop_ids
 from workers.special_text import SpecialText
 
@@ -59,6 +59,7 @@ class ChatTokenizer:
         self.special_text = SpecialText(tokenizer)
         self._said_inexact = False
         self._tokenizer = tokenizer
+        self._direct = Direct(tokenizer, _compiled(tokenizer), chat_template_kwargs)
         config = json_file(folder, "config.json")
         generation = json_file(folder, "generation_config.json")
         vocabulary: dict[str, int] = tokenizer.get_vocab()
@@ -129,7 +130,7 @@ class ChatTokenizer:
             ChatProblem: there is no template, or it is not valid Jinja.
             Unrenderable: this conversation does not fit the template, or cannot be encoded.
         """
-        shown = [_for_template(message) for message in messages]
+        shown = [for_template(message) for message in messages]
         if not self.special_tokens_in_text and (guarded := self._guarded(shown, list(tools))):
             return guarded
         text = self._text(shown, list(tools))
@@ -159,7 +160,7 @@ class ChatTokenizer:
 
     def text(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
         """A conversation as the template writes it, before it becomes ids; raises as `render` does."""
-        return self._text([_for_template(message) for message in messages], list(tools))
+        return self._text([for_template(message) for message in messages], list(tools))
 
     def default_system(self) -> str:
         """The system prompt that the template adds where a conversation has none; nothing if it adds none."""
@@ -207,6 +208,8 @@ class ChatTokenizer:
                 f"the tokenizer {self.name} has no chat template; add its chat_template.jinja, "
                 "or give prompts as input_ids"
             )
+        if (text := self._direct.text(messages, tools)) is not None:
+            return text
         try:
             return str(
                 self._tokenizer.apply_chat_template(
@@ -224,18 +227,8 @@ class ChatTokenizer:
             raise Unrenderable("template", f"the chat template refuses it: {one_line(error)}") from error
 
     def _encode(self, text: str) -> list[int]:
-        return cast("list[int]", self._tokenizer.encode(text, add_special_tokens=False))
-
-
-def history(
-    messages: Sequence[Message], answers: Sequence[str], followups: Sequence[Sequence[Message]]
-) -> list[Message]:
-    """The conversation as asked in the turn after `answers`: each answer, then the user's next messages."""
-    asked = list(messages)
-    for answer, following in zip(answers, followups, strict=False):
-        asked.append({"role": "assistant", "content": answer})
-        asked.extend(following)
-    return asked
+        ids = self._direct.encode(text)
+        return cast("list[int]", self._tokenizer.encode(text, add_special_tokens=False)) if ids is None else ids
 
 
 def _encodable(text: str) -> str:
@@ -248,22 +241,16 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _for_template(message: Message) -> Message:
-    """A message as templates expect it: content always a text, arguments of calls as objects."""
-    shown = {**message, "content": "" if message.get("content") is None else message["content"]}
-    calls: Any = shown.get("tool_calls")
-    if isinstance(calls, list):
-        shown["tool_calls"] = [_call(call) for call in cast("list[Any]", calls)]
-    return shown
-
-
-def _call(call: Any) -> Any:
+def _compiled(tokenizer: Any) -> Any:
+    """The tokenizer's template as transformers compiles it, once; None where this version has no such function."""
     try:
-        function = dict(call["function"])
-        function["arguments"] = json.loads(function["arguments"])
-    except (TypeError, KeyError, ValueError):
-        return call
-    return {**call, "function": function}
+        from transformers.utils import chat_template_utils
+
+        compile_template = cast("Any", chat_template_utils)._compile_jinja_template
+        return compile_template(tokenizer.chat_template) if isinstance(tokenizer.chat_template, str) else None
+    except Exception:
+        # A broken template is told when it is used.
+        return None
 
 
 def _load(name: str, *, offline: bool) -> Any:
