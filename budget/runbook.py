@@ -177,7 +177,11 @@ def apply_file_caps(
         with translated():
             known, from_file = client.hmget(keys.budget(dataset), "cap", "cap_file")
         word = b"none" if cap is None else str(cap).encode()
-        if known is None or (from_file != word and not only_missing):
+        if known is not None and from_file is None:
+            # Set by hand before any file was read: that stays until the file says something new.
+            with translated():
+                client.hset(keys.budget(dataset), "cap_file", word)
+        elif known is None or (from_file != word and not only_missing):
             set_cap(connection, dataset, cap, from_file=True)
             written[dataset] = cap
     return written

@@ -94,13 +94,26 @@ def _redis_url(file: "RunFile", *, needed_by: str) -> str:
     return url
 
 
-def _connection(file: "RunFile") -> "tuple[redis.Redis, str] | None":
-    """A connection for commands that also answer from the files: None where no Redis is named or running."""
+def _connection(file: "RunFile", *, only_look: bool = False) -> "tuple[redis.Redis, str] | None":
+    """A connection for commands that also answer from the files: None where no Redis is named or running.
+
+    Those that only look are content with the files where Redis is named but away.
+    """
     from budget import connections
     from tokenmill import embedded
 
     url = environment.redis_url() or embedded.live_url(file.output)
-    return None if url is None else (connections.connect(url), url)
+    if url is None:
+        return None
+    connection = connections.connect(url)
+    if only_look:
+        try:
+            with connections.translated():
+                connection.ping()
+        except connections.RedisAway as away:
+            log.warning("%s: this is what the files say", away)
+            return None
+    return connection, url
 
 
 def _stop_on_signals() -> threading.Event:
@@ -154,7 +167,7 @@ def plan(file: "RunFile", *, overrides: tuple[str, ...], sample_cap: int, as_jso
     """Say what a run still needs: tokens, answers, hours, and which datasets will run out of prompts."""
     from tokenmill import planned
 
-    planned.plan(file, _connection(file), sample_cap=sample_cap, as_json=as_json)
+    planned.plan(file, _connection(file, only_look=True), sample_cap=sample_cap, as_json=as_json)
 
 
 @cli.command()
@@ -304,7 +317,7 @@ def status(file: "RunFile", *, overrides: tuple[str, ...], watch: bool, as_json:
     from tokenmill.watching import once
     from tokenmill.watching import watch as keep_watching
 
-    connection = _connection(file)
+    connection = _connection(file, only_look=True)
     if watch and connection is not None:
         keep_watching(file, *connection)
     else:
@@ -323,7 +336,7 @@ def budget(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -
     file = runfile.load(run_toml, overrides)
     context.obj = file
     if context.invoked_subcommand is None:
-        caps.show(file, _connection(file))
+        caps.show(file, _connection(file, only_look=True))
 
 
 @budget.command("set")
@@ -356,7 +369,7 @@ def verify(file: "RunFile", *, overrides: tuple[str, ...], as_json: bool) -> Non
     """Derive every count from the files again and compare; exit 1 where something differs."""
     from results import verify as checker
 
-    connection = _connection(file)
+    connection = _connection(file, only_look=True)
     report = checker.verify(file.config, connection[0] if connection else None)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(report)))

@@ -34,6 +34,7 @@ log = logging.getLogger("tokenmill.run")
 
 POLL_S = 0.1
 LINE_EVERY_S = 5.0
+SAME_SIGNAL_S = 1.0
 MAX_RESTARTS = 20
 
 
@@ -80,7 +81,8 @@ class LocalRun:
         self._url = ""
         self._connection: redis.Redis | None = None
         self._started = time.monotonic()
-        self._spent_before = 0
+        self._spent_before: dict[str, int] | None = None
+        self._signalled_at = -SAME_SIGNAL_S
         self._out_of_time = False
         self.simulated = not self.config.servers
 
@@ -210,7 +212,10 @@ class LocalRun:
         self._collector.end(10)
 
     def _on_signal(self, *_: Any) -> None:
-        self._signals += 1
+        # Ctrl-C under `make` may arrive twice; only a second one of a person's own means at once.
+        if time.monotonic() - self._signalled_at > SAME_SIGNAL_S:
+            self._signals += 1
+        self._signalled_at = time.monotonic()
 
     # -- being seen
 
@@ -228,7 +233,10 @@ class LocalRun:
         if self._state() is None:
             return None
         try:
-            return status.online(self.config, self._connection, self._url, simulated=self.simulated)
+            now = status.online(self.config, self._connection, self._url, simulated=self.simulated)
+            if self._spent_before is None:
+                self._spent_before = {dataset.name: dataset.spent for dataset in now.datasets}
+            return now
         except (RedisAway, RedisRefuses):
             return None
 
@@ -253,7 +261,7 @@ class LocalRun:
         if not self._crew and not interrupted:
             self._say("already complete: every dataset has its tokens or no prompts left; no request was sent")
         seconds = time.monotonic() - self._started
-        self._console.print(view.summary(final, seconds if self._crew else None))
+        self._console.print(view.summary(final, seconds if self._crew else None, self._spent_before or {}))
         self._tell_next(final, interrupted)
         self._write_report(final)
         if self._as_json:

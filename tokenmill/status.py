@@ -89,6 +89,9 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
     with connections.translated():
         rates = client.hmget(keys.RATES, names)
     datasets = [_dataset(state, dataset, float(rate or 0)) for dataset, rate in zip(state.datasets, rates, strict=True)]
+    for dataset, shown, configured in zip(state.datasets, datasets, config.datasets, strict=True):
+        if not dataset.open:  # nobody has published the run yet: what the run file says
+            shown.cap = configured.max_tokens
     wasted = sum(dataset.wasted for dataset in state.datasets)
     workers = _workers(connection)
     running = bool(workers) or any(dataset.queued or dataset.leased for dataset in state.datasets)

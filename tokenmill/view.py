@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -134,15 +135,15 @@ def _share(dataset: DatasetStatus) -> str:
     return f"{dataset.spent / dataset.cap:.0%}" if dataset.cap else tokens(dataset.spent)
 
 
-def summary(status: Status, seconds: float | None) -> Table:
-    """The table at the end of a run."""
+def summary(status: Status, seconds: float | None, before: Mapping[str, int]) -> Table:
+    """The table at the end of a run that took `seconds` and found `before` (tokens by dataset) already there."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("dataset", no_wrap=True)
     for name in ("cap", "spent", "over", "answers", "dropped", "rejected", "tok/s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("ended by", no_wrap=True)
     for dataset in status.datasets:
-        rate = dataset.spent / seconds if seconds else dataset.tokens_per_s
+        rate = (dataset.spent - before.get(dataset.name, 0)) / seconds if seconds else 0.0
         table.add_row(
             dataset.name,
             tokens(dataset.cap),

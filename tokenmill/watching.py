@@ -55,6 +55,8 @@ def watch(file: RunFile, connection: "redis.Redis", url: str) -> None:
             if now.state == "complete":
                 return
             time.sleep(REDRAW_S if live is not None else LINE_EVERY_S)
+    except KeyboardInterrupt:
+        return  # it only looks on
     finally:
         if live is not None:
             live.stop()
