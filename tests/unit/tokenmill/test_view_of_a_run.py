@@ -109,7 +109,7 @@ def test_log_lines_say_each_datasets_share() -> None:
 
 
 def test_the_summary_fits_80_columns() -> None:
-    text = printed(view.summary(status(dataset("B2_opencodeinstruct", reason="budget", overshoot=0.0004)), 60.0))
+    text = printed(view.summary(status(dataset("B2_opencodeinstruct", reason="budget", overshoot=0.0004)), 60.0, {}))
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "0.0%" in text and "budget" in text and "10.0M" in text
 
