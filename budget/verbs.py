@@ -278,7 +278,7 @@ def drop(*, dataset: str, all_datasets: Sequence[str], limit: int = DROP_BATCH) 
     return Call(
         "drop",
         [keys.RUN, *keys.block(dataset), *_totals(all_datasets)],
-        [limit, len(all_datasets)],
+        [limit, len(all_datasets), dataset],
         lambda answer: (int(answer[0]), int(answer[1])),
     )
 

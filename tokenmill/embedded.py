@@ -113,9 +113,27 @@ class EmbeddedRedis:
             log.warning("the old Redis data could not be loaded: set aside in %s; the files are the truth", aside)
             if not self._launch():
                 raise EmbeddedFailed(f"{self.binary} does not start: {self._last_words()}")
+        self._note()
+
+    def _note(self) -> None:
         assert self._process is not None
         there = _Whereabouts(self.url, process.identity(self._process.pid))
         _whereabouts(self._output).write_bytes(msgspec.json.encode(there))
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def restart(self) -> None:
+        """Start it again where it was, on what its append-only file holds; the parts find it by themselves.
+
+        Raises:
+            EmbeddedFailed: it does not start any more.
+        """
+        Path(self.url.removeprefix("unix://")).unlink(missing_ok=True)
+        if not self._launch():
+            raise EmbeddedFailed(f"{self.binary} was killed and does not start again: {self._last_words()}")
+        self._note()
 
     def stop(self) -> None:
         """Let it write its file and end."""

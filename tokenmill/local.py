@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import redis
@@ -77,6 +78,8 @@ class LocalRun:
         self._collector: Child | None = None
         self._producer: Child | None = None
         self._simulator: SimulatorProcess | None = None
+        self._redis: EmbeddedRedis | None = None
+        self._own_restarts = 0
         self._signals = 0
         self._url = ""
         self._connection: redis.Redis | None = None
@@ -94,6 +97,7 @@ class LocalRun:
         if url:
             return self._with_redis(url)
         with EmbeddedRedis(self.file.output) as server:
+            self._redis = server
             self._say(f"no Redis is named: started one of its own ({Path(server.binary).name})")
             return self._with_redis(server.url)
 
@@ -149,6 +153,7 @@ class LocalRun:
         assert self._collector is not None and self._producer is not None
         while True:
             show()
+            self._look_after_servers()
             for child in list(self._children):
                 self._look_after(child)
             if not self._producer.running and self._producer.exit is Exit.DONE and self._is_finished():
@@ -170,6 +175,29 @@ class LocalRun:
             child.restart()
         elif child.killed or child.exit is not Exit.DONE:
             raise ChildFailed(child)
+
+    def _look_after_servers(self) -> None:
+        """The servers of the run's own, killed, are started again where they were; nobody else would.
+
+        Raises:
+            OutsideFault: one does not start again, or is killed over and over.
+        """
+        redis_died = self._redis is not None and not self._redis.running
+        simulator_died = self._simulator is not None and self._simulator.process.poll() is not None
+        if not redis_died and not simulator_died:
+            return
+        self._own_restarts += 1
+        if self._own_restarts > MAX_RESTARTS:
+            raise OutsideFault(
+                "the run's own Redis or simulated SGLang ends again and again: see its log, then run again"
+            )
+        if redis_died and self._redis is not None:
+            self._say("the run's own Redis was killed: started again, on what its file holds")
+            self._redis.restart()
+        if simulator_died and self._simulator is not None:
+            self._say("the simulated SGLang was killed: started again")
+            port = urlsplit(self._simulator.url).port or 0
+            self._simulator = SimulatorProcess.start(msgspec.structs.replace(simulator_config(self.file), port=port))
 
     def _is_finished(self) -> bool:
         state = self._state()
@@ -199,6 +227,7 @@ class LocalRun:
                 for child in self._crew:
                     child.interrupt()
             show()
+            self._look_after_servers()
             running = any(child.running for child in self._crew)
             time.sleep(POLL_S)
         assert self._collector is not None and self._producer is not None

@@ -207,3 +207,10 @@ def test_a_suspect_counts_over_all_datasets_of_a_claim(rig: Rig) -> None:
     for job in ("A-0", "B-0"):
         rig.connection.hset(keys.rq_job(job), "deaths", 3)
     assert len(rig.claim("w1", 4).leases) == 1
+
+
+def test_a_job_of_somebody_else_leaves_the_queue_and_is_no_prompt_of_ours(rig: Rig) -> None:
+    rig.cap("A", 0)
+    rig.connection.rpush(keys.rq_queue("A"), "a-job-of-somebody-else", "B-1")
+    assert rig.drop("A") == (0, 0)
+    assert rig.connection.scard(keys.dropped("A")) == 0
