@@ -5,6 +5,7 @@ context takes.
 """
 
 import asyncio
+import json
 import time
 import uuid
 from typing import Any
@@ -14,7 +15,7 @@ import msgspec
 from budget.verbs import Lease
 from workers import outcomes
 from workers.chat import Unrenderable
-from workers.contracts import Message, Payload, Record
+from workers.contracts import NO_TOOLS, Message, Payload, Record
 from workers.rendering import Turns
 from workers.servers import Server
 from workers.sglang import Broken, Client
@@ -90,10 +91,15 @@ class Attempt:
             if outcome.truncated:
                 break
         return Completion(
-            records=[msgspec.structs.replace(record, turns=len(records)) for record in records],
+            records=self._whole(records),
             tokens=self.done_tokens,
             truncated=records[-1].finish_reason == "length",
         )
+
+    def _whole(self, records: list[Record]) -> list[Record]:
+        """The records with what is known only now: how many turns there were, and which is the last."""
+        last = msgspec.structs.replace(records[-1], reference=self._payload.reference)
+        return [msgspec.structs.replace(record, turns=len(records)) for record in [*records[:-1], last]]
 
     @property
     def probable_tokens(self) -> int:
@@ -165,6 +171,7 @@ class Attempt:
             output_ids=answer.output_ids or [],
             text=answer.text,
             messages=messages,
+            tools=json.dumps(self._payload.tools, separators=(",", ":")) if self._payload.tools else NO_TOOLS,
             sampling=sampling,
             model=self.server.model.name if self.server.model else "",
             weight_version=answer.meta_info.weight_version or "",

@@ -121,8 +121,7 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `input_ids` is the first request, token for token. `messages` is what it was rendered from (empty
     for rows that came as ids). `followups` holds, for each later turn, the messages to add after the
     previous answer. `max_new_tokens` is set where it had to be cut to fit the context. `reference` is
-    the answer that the prompt file has, for whoever handles the job; it is never shown to the model, and
-    no record holds it (the prompt file does, under the record's id).
+    the answer that the prompt file has; it is never shown to the model.
     """
 
     dataset: str
@@ -194,12 +193,17 @@ def decode_job_data(data: bytes) -> Payload:
         raise HostileJob(f"its payload is malformed: {error}") from error
 
 
+NO_TOOLS = "[]"
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One line of raw_responses.jsonl: one turn's completion with its exact token ids.
 
     Flat and type-stable: every field has one type in every line. `matched` is the stop token's id or the
     stop string as text, "" where the answer was cut. `completion_tokens` counts the end token, as SGLang
-    does, and equals `len(output_ids)`. `turn` counts from 1 to `turns`.
+    does, and equals `len(output_ids)`. `turn` counts from 1 to `turns`. `tools` are those that the prompt
+    declared, as JSON text, because functions have no schema in common; `reference` is the answer that the
+    prompt file has, in the record of the last turn, else "".
     """
 
     id: str
@@ -214,6 +218,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     output_ids: list[int]
     text: str
     messages: list[Message]
+    tools: str = NO_TOOLS
+    reference: str = ""
     sampling: dict[str, Any]
     model: str
     weight_version: str
