@@ -10,12 +10,15 @@ transformers is imported inside functions: it takes seconds, and only producers 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from workers.contracts import Message
 from workers.direct import Direct, for_template, history
 from workers.model_files import CONTEXT_KEYS, ChatProblem, fingerprint_of, json_file, one_line, setting, stop_ids
 from workers.special_text import SpecialText
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 # generation_config.json's names are SGLang's for these; they are all that its chat endpoint takes from it.
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -192,6 +195,11 @@ class ChatTokenizer:
                 list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
             )
         )
+
+    @property
+    def backend(self) -> "Tokenizer | None":
+        """The tokenizer itself, where transformers runs one of the tokenizers library."""
+        return getattr(self._tokenizer, "backend_tokenizer", None)
 
     def _probe(self) -> str:
         """Text that tokenizers split differently, and the template's own tokens: some models differ only there."""

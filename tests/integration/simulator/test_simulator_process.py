@@ -174,6 +174,18 @@ def test_it_answers_in_the_words_of_a_tokenizer(start_process: Start, tmp_path: 
     assert tokens == {"tokens": [7, 9], "count": 2, "max_model_len": 32768}
 
 
+def test_it_reads_a_tokenizer_of_other_files(start_process: Start, tmp_path: Path) -> None:
+    # No tokenizer.json: transformers makes one of these. An id beyond the default vocabulary ends a real server.
+    words = {f"w{n}": n for n in range(40_000)} | {"<|endoftext|>": 40_000}
+    (tmp_path / "vocab.json").write_text(json.dumps(words))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    settings = {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|endoftext|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    server = start_process(SimulatorConfig(tokenizer=str(tmp_path), lengths=FAST, time_scale=100.0))
+    ids = _call(server.url, "/generate", {"input_ids": [39_999]})["output_ids"]
+    assert ids[-1] == 40_000 and max(ids[:-1]) > 32_000
+
+
 def test_special_tokens_are_added_unless_they_are_not_wanted(start_process: Start, tmp_path: Path) -> None:
     tokenizer = Tokenizer(WordLevel({"<begin>": 0, "w1": 1, "<end>": 2}, unk_token="w1"))
     tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue] - a property in the stubs
@@ -189,7 +201,8 @@ def test_special_tokens_are_added_unless_they_are_not_wanted(start_process: Star
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--length", "x"], ["--config", '{"slots": 3}'], ["--fault", "{}"], ["--time-scale", "0"]]
+    "arguments",
+    [["--length", "x"], ["--config", '{"slots": 3}'], ["--fault", "{}"], ["--time-scale", "0"]],
 )
 def test_a_wrong_option_is_said_in_one_sentence(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "workers.simulator", *arguments]
@@ -197,6 +210,13 @@ def test_a_wrong_option_is_said_in_one_sentence(arguments: list[str]) -> None:
     assert done.returncode == 2
     assert "Error: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_tokenizer_that_is_not_there_is_said_in_one_sentence() -> None:
+    command = [sys.executable, "-m", "workers.simulator", "--tokenizer", "./nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Error: there is no tokenizer folder ./nowhere; correct `tokenizer` in the run file\n"
 
 
 def test_a_server_that_cannot_start_is_reported(start_process: Start) -> None:
