@@ -55,6 +55,7 @@ class _Model(msgspec.Struct, kw_only=True):
 
 class _Sglang(msgspec.Struct, kw_only=True):
     servers: list[str] = []
+    any_weights: bool = False
     concurrency: int = 64
 
 
@@ -173,6 +174,7 @@ def _resolve(tables: dict[str, Any], file: Path) -> RunConfig:
         chat_template_kwargs=model.chat_template_kwargs,
         special_tokens_in_text=model.special_tokens_in_text,
         servers=[_server(url, file) for url in sglang.servers],
+        any_weights=sglang.any_weights,
         concurrency=sglang.concurrency,
         timing=timing,
     )

@@ -23,12 +23,16 @@ Message = dict[str, Any]
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every interval that recovery depends on, in milliseconds; down to 100 ms for tests."""
+    """Every interval that recovery depends on, in milliseconds; down to 100 ms for tests.
+
+    `stall_ms`: how long a server may answer none of the requests that it has, until it is asked for one token.
+    """
 
     lease_ms: int = 30_000
     renew_ms: int = 10_000
     sweep_ms: int = 10_000
     retry_ms: int = 1_000
+    stall_ms: int = 120_000
 
 
 class DatasetConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +56,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The run as all its parts know it: the run file, checked and resolved; stored in Redis as JSON.
 
     No secret is in it. Paths are resolved against `base`, the run file's folder; `servers` is empty
-    only where the run file names none.
+    only where the run file names none. `any_weights`: servers whose weight versions differ may take part.
     """
 
     name: str
@@ -68,6 +72,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] = {}
     special_tokens_in_text: bool = False
     servers: list[str] = []
+    any_weights: bool = False
     simulated: bool = False
     concurrency: int = 64
     max_waiting_results: int = 20_000

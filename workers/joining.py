@@ -87,8 +87,10 @@ def join(
     return None
 
 
-def agree_on_model(connection: "redis.Redis", model: Model, url: str) -> None:
+def agree_on_model(connection: "redis.Redis", model: Model, url: str, *, any_weights: bool = False) -> None:
     """The first worker writes which model the run is made with; any other model is refused.
+
+    With `any_weights`, other weights of the same model are not.
 
     Raises:
         WrongModel: the server's model or weights are not the run's.
@@ -97,6 +99,8 @@ def agree_on_model(connection: "redis.Redis", model: Model, url: str) -> None:
     mine = {"model": model.name, "weight_version": model.weight_version}
     client.hsetnx("run", "model", json.dumps(mine))
     known: dict[str, str] = json.loads(client.hget("run", "model"))
+    if any_weights:
+        del mine["weight_version"]
     if found := runbook.differences(known, mine):
         raise WrongModel(
             f"server {url} is not the run's model ({'; '.join(found)}): restart it on that model and weights, or "
