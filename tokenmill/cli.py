@@ -25,6 +25,7 @@ from tokenmill import __version__, logs
 if TYPE_CHECKING:
     import redis
 
+    from budget.fleet import Wish
     from tokenmill.runfile import RunFile
 
 log = logging.getLogger("tokenmill.run")
@@ -240,72 +241,20 @@ def work(
     wait_s: float,
 ) -> None:
     """Start workers, at any time, on any machine; they leave when all datasets are finished."""
-    url = _redis_url(file, needed_by="work")
-    urls = [server.rstrip("/") for server in servers] or file.config.servers
-    if not urls:
-        raise UserProblem(
-            "the run file names no SGLang server: name one in [sglang] servers or with --server; `tokenmill sim` "
-            "starts a simulated one"
-        )
-    if number * len(urls) == 1:
-        _work_here(file, url, urls[0], concurrency, name, stay, wait_s)
-    else:
-        _work_in_children(file, url, urls, number, overrides, concurrency, stay, wait_s)
+    from tokenmill.crew import Work
+    from tokenmill.runfile import server_url
 
-
-def _work_here(
-    file: "RunFile", url: str, server: str, concurrency: int | None, name: str | None, stay: bool, wait_s: float
-) -> None:
-    from budget import connections
-    from workers.async_worker import AsyncWorker, new_name
-
-    connection = connections.connect(url)
-    queues = [dataset.name for dataset in file.config.datasets]
-    with connections.translated_at_start(url, wait_s):
-        worker = AsyncWorker(
-            queues,
-            name=name or new_name(),
-            connection=connection,
-            servers=[server],
-            concurrency=concurrency or file.config.concurrency,
-            stay=stay,
-            wait_s=wait_s,
-        )
-    worker.work()
-    if worker.problem is not None:
-        raise worker.problem
-
-
-def _work_in_children(
-    file: "RunFile",
-    url: str,
-    urls: list[str],
-    number: int,
-    overrides: tuple[str, ...],
-    concurrency: int | None,
-    stay: bool,
-    wait_s: float,
-) -> None:
-    from tokenmill.children import Child, wait_all, worst_exit
-
-    sets = [part for override in overrides for part in ("--set", override)]
-    options = [*sets, "--wait", str(wait_s), *(["--stay"] if stay else [])]
-    if concurrency:
-        options += ["--concurrency", str(concurrency)]
-    children = [
-        Child(f"worker-{server}-{index}", ["work", str(file.path), "--server", server, *options], None,
-              environment.for_child(redis_url=url))
-        for server in urls for index in range(number)
-    ]  # fmt: skip
-
-    def forward(*_: Any) -> None:
-        for child in children:
-            child.interrupt()
-
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signal_number, forward)
-    wait_all(children)
-    sys.exit(worst_exit(children))
+    Work(
+        file,
+        _redis_url(file, needed_by="work"),
+        own=[server_url(server, "--server") for server in servers],
+        overrides=overrides,
+        number=number,
+        concurrency=concurrency,
+        name=name,
+        stay=stay,
+        wait_s=wait_s,
+    ).run()
 
 
 @cli.command()
@@ -349,6 +298,51 @@ def budget_set(file: "RunFile", dataset: str, tokens: str) -> None:
 
     _known(file, (dataset,))
     caps.change(file, _connection(file), dataset, tokens)
+
+
+@cli.group(invoke_without_command=True)
+@click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml")
+@set_option
+@click.pass_context
+def servers(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -> None:
+    """Show the servers, or change them while the run goes on: servers RUN.toml add|drain|remove URL."""
+    from tokenmill import fleet, runfile
+
+    logs.configure()
+    file = runfile.load(run_toml, overrides)
+    context.obj = file
+    if context.invoked_subcommand is None:
+        fleet.show(file, _connection(file, only_look=True))
+
+
+def _change_server(file: "RunFile", url: str, word: "Wish") -> None:
+    from tokenmill import fleet
+
+    fleet.change(file, _connection(file), url, word)
+
+
+@servers.command("add")
+@click.argument("url")
+@click.pass_obj
+def servers_add(file: "RunFile", url: str) -> None:
+    """Use the server at URL from now on; also one that was drained or removed."""
+    _change_server(file, url, "use")
+
+
+@servers.command("drain")
+@click.argument("url")
+@click.pass_obj
+def servers_drain(file: "RunFile", url: str) -> None:
+    """Send nothing new to the server at URL; what is in flight there finishes."""
+    _change_server(file, url, "drain")
+
+
+@servers.command("remove")
+@click.argument("url")
+@click.pass_obj
+def servers_remove(file: "RunFile", url: str) -> None:
+    """Drain the server at URL and take it off the run's list; its workers leave."""
+    _change_server(file, url, "remove")
 
 
 @cli.command()

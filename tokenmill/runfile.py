@@ -173,7 +173,7 @@ def _resolve(tables: dict[str, Any], file: Path) -> RunConfig:
         truncated=run.truncated,
         chat_template_kwargs=model.chat_template_kwargs,
         special_tokens_in_text=model.special_tokens_in_text,
-        servers=[_server(url, file) for url in sglang.servers],
+        servers=[server_url(url, f"[sglang] servers of {file}") for url in sglang.servers],
         any_weights=sglang.any_weights,
         concurrency=sglang.concurrency,
         timing=timing,
@@ -293,9 +293,14 @@ def _check_numbers(config: RunConfig, file: Path) -> None:
         raise RunFileProblem(f"{file}: renew_ms in [timing] must be at most half of lease_ms, or leases run out")
 
 
-def _server(url: str, file: Path) -> str:
-    if not re.match(r"https?://[^/\s]+", url):
-        raise RunFileProblem(f"{file}: {url!r} in [sglang] servers is not a URL such as http://gpu0:30000")
+def server_url(url: str, where: str) -> str:
+    """The URL of a server as it is used, without the last slash.
+
+    Raises:
+        RunFileProblem: it is none; `where` says where it was given.
+    """
+    if not re.fullmatch(r"https?://[^/\s]+\S*", url):
+        raise RunFileProblem(f"{url!r} in {where} is not a URL such as http://gpu0:30000")
     return url.rstrip("/")
 
 

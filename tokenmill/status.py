@@ -10,7 +10,7 @@ import msgspec
 import redis
 from rq.utils import utcparse
 
-from budget import connections, keys, snapshot
+from budget import connections, fleet, keys, snapshot
 from budget.snapshot import DatasetState, RunState
 from results.summary import FileTotals, file_totals
 from workers.contracts import RunConfig
@@ -231,23 +231,31 @@ def _workers(connection: "redis.Redis") -> list[WorkerStatus]:
 
 
 def _servers(connection: "redis.Redis", config: RunConfig, workers: list[WorkerStatus]) -> list[ServerStatus]:
-    urls = dict.fromkeys([*config.servers, *(url for worker in workers for url in worker.server.split(",") if url)])
+    wishes = fleet.wishes(connection)
+    used = [url for worker in workers for url in worker.server.split(",") if url]
+    urls = dict.fromkeys([*fleet.members(config.servers, wishes), *used])
+    fields = ("state", "running", "waiting", "tokens_per_s", "reason", "seen", "down_since")
     client: Any = connection
     with connections.translated(), client.pipeline(transaction=False) as pipe:
         for url in urls:
-            pipe.hmget(keys.server(url), "state", "running", "waiting", "tokens_per_s", "reason", "seen")
+            pipe.hmget(keys.server(url), *fields)
         rows: list[list[bytes | None]] = pipe.execute()
-    found: list[ServerStatus] = []
-    for url, (state, running, waiting, rate, reason, seen) in zip(urls, rows, strict=True):
-        fresh = seen is not None and time.time() - utcparse(seen.decode()).timestamp() < STALE_S
-        found.append(
-            ServerStatus(
-                url=url,
-                state="up" if fresh and state == b"up" else "down",
-                running=int(running or 0) if fresh else 0,
-                waiting=int(waiting or 0) if fresh else 0,
-                tokens_per_s=float(rate or 0) if fresh else 0.0,
-                reason=_text(reason) if fresh else "no worker uses it",
-            )
-        )
-    return found
+    return [
+        _server(url, dict(zip(fields, row, strict=True)), drained=wishes.get(url, "use") != "use")
+        for url, row in zip(urls, rows, strict=True)
+    ]
+
+
+def _server(url: str, told: dict[str, bytes | None], *, drained: bool) -> ServerStatus:
+    """One server by what its workers told last; one that they found at fault is down, whatever each has seen since."""
+    seen = told["seen"]
+    fresh = seen is not None and time.time() - utcparse(seen.decode()).timestamp() < STALE_S
+    up = fresh and told["down_since"] is None and told["state"] == b"up"
+    return ServerStatus(
+        url=url,
+        state="draining" if drained else "up" if up else "down",
+        running=int(told["running"] or 0) if up else 0,
+        waiting=int(told["waiting"] or 0) if up else 0,
+        tokens_per_s=float(told["tokens_per_s"] or 0) if up else 0.0,
+        reason="no worker uses it" if not fresh else "" if up else _text(told["reason"]),
+    )

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from results.report import Report
-from tokenmill.status import DatasetStatus, Status
+from tokenmill.status import DatasetStatus, ServerStatus, Status
 from workers.contracts import Record
 
 BAR = 14
@@ -101,17 +101,21 @@ def _below(status: Status) -> list[Text]:
     if rejected:
         lines.append(Text(f"{rejected} prompts rejected: see rejected.jsonl", style="yellow"))
     for server in status.servers:
-        if server.state == "down" and status.state == "running":
+        if server.state != "down":
+            lines.append(Text(f"server {server_line(server)}", style="dim"))
+        elif status.state == "running":
             lines.append(Text(f"server {server.url} is down: {server.reason}", style="red"))
-        elif server.state == "up":
-            lines.append(
-                Text(
-                    f"server {server.url}: {server.running} running, {server.waiting} waiting, "
-                    f"{tokens(round(server.tokens_per_s))} tok/s",
-                    style="dim",
-                )
-            )
     return lines
+
+
+def server_line(server: ServerStatus) -> str:
+    """One server and how it is."""
+    if server.state == "down":
+        return f"{server.url}: down, {server.reason}"
+    busy = f"{server.running} running, {server.waiting} waiting, {tokens(round(server.tokens_per_s))} tok/s"
+    if server.state == "up":
+        return f"{server.url}: {busy}"
+    return f"{server.url}: draining, {server.reason or busy}"
 
 
 def log_lines(status: Status) -> str:

@@ -75,6 +75,11 @@ class AsyncWorker(BaseWorker):
         self._signals = 0
         self._stopped_early = False
 
+    @property
+    def signals(self) -> int:
+        """How often it was asked to end."""
+        return self._signals
+
     # -- RQ's side
 
     def _set_connection(self, connection: "redis.Redis") -> "redis.Redis":
