@@ -32,7 +32,8 @@ def start(tmp_path: Path) -> Generator[Start]:
 
 
 def server_of(job: Job, url: str) -> dict[str, Any]:
-    return next((server for server in job.status()["servers"] if server["url"] == url), {})
+    shown: list[dict[str, Any]] = job.status()["servers"]
+    return {server["url"]: server for server in shown}.get(url, {})
 
 
 def servers(job: Job, *words: str) -> str:
