@@ -9,6 +9,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
@@ -74,8 +75,15 @@ def connect(url: str) -> "redis.Redis":
         BadRedisUrl: it is not a redis://, rediss:// or unix:// URL.
     """
     try:
-        return redis.Redis.from_url(url, health_check_interval=15)
-    except (ValueError, TypeError) as error:
+        client: Any = redis.Redis.from_url(url, health_check_interval=15)
+        pool = client.connection_pool
+        # What it would say only when it is used: an option that is none, a host that cannot be looked up.
+        pool.connection_class(**pool.connection_kwargs)
+        str(pool.connection_kwargs.get("host", "")).encode("idna")
+        if not url.startswith("unix:") and not re.fullmatch(r"[0-9]{0,9}", urlsplit(url).path.strip("/")):
+            raise ValueError("its database is no number")
+        return client
+    except (ValueError, TypeError, AttributeError) as error:
         # The error's own text may quote a part of the password.
         raise BadRedisUrl(f"{without_secret(url)!r} is not a Redis URL: give redis://HOST:PORT/0") from error
 

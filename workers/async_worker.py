@@ -25,6 +25,7 @@ from budget import connections, environment, keys, process, snapshot, sweep
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Interrupted, Problem
 from budget.ledger import AsyncLedger, Ledger
+from workers import addresses
 from workers.contracts import RunConfig
 from workers.engine import Engine
 from workers.errors import RunFault, ServerAway
@@ -65,8 +66,8 @@ class AsyncWorker(BaseWorker):
         kwargs["serializer"] = JSONSerializer
         super().__init__(queues, name, *args, **kwargs)
         self.problem: Problem | None = None
-        self._concurrency = concurrency or environment.worker_concurrency()
-        self._own_servers = servers or environment.worker_servers()
+        self._concurrency = concurrency
+        self._own_servers = servers
         self._stay = stay
         self._wait_s = wait_s
         self._lease_s = 30.0
@@ -193,6 +194,7 @@ class AsyncWorker(BaseWorker):
         if not datasets:
             names = ", ".join(dataset.name for dataset in config.datasets)
             raise Interrupted(f"none of the queues {', '.join(self.queue_names())} is a dataset of the run ({names})")
+        slots = self._concurrency or environment.worker_concurrency() or config.concurrency
         longest = max(int(joined.sampling(name)["max_new_tokens"]) for name in datasets)
         client = Client(environment.sglang_api_key(), max(SHORTEST_READ_S, longest * SLOWEST_S_PER_TOKEN))
         redis_client = connections.async_twin(self.connection, CONNECTIONS)
@@ -208,7 +210,7 @@ class AsyncWorker(BaseWorker):
                 ledger=AsyncLedger(redis_client),
                 servers=servers,
                 datasets=datasets,
-                concurrency=self._concurrency or config.concurrency,
+                concurrency=slots,
                 stay=self._stay,
                 finished=lambda: self._all_finished(config, datasets),
             )
@@ -228,11 +230,11 @@ class AsyncWorker(BaseWorker):
             await redis_client.aclose()
 
     def _servers(self, config: RunConfig) -> list[str]:
-        urls = self._own_servers or config.servers
+        urls = addresses.chosen(self._own_servers, config.servers)
         if not urls:
             raise RunFault("the run names no SGLang server: start one (`tokenmill sim` simulates one) and name it "
                              "in [sglang] servers or with --server")  # fmt: skip
-        return [url.rstrip("/") for url in urls]
+        return urls
 
     async def _await_a_server(self, servers: Servers, joined: Joined, datasets: list[str]) -> None:
         """Check all servers; wait for the first that is up. The others are asked again in the background."""
