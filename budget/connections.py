@@ -39,12 +39,27 @@ _CARRIED = frozenset(
 )
 
 
+_PASSING = ("OOM", "MISCONF", "BUSY", "NOREPLICAS", "TRYAGAIN")
+
+# What `whole` in lua/prelude.lua says of a number that is none.
+_NO_NUMBER = re.compile(r"((?:field \w+ of )?\S+) holds '(.*)', which is no whole number")
+
+
 class RedisAway(OutsideFault):
     """Redis cannot be reached or does not answer; worth waiting for."""
 
 
 class RedisRefuses(OutsideFault):
     """Redis answers, but will not do it."""
+
+
+class RedisDamaged(RedisRefuses):
+    """A key of ours holds what no part of Tokenmill writes: waiting does not mend it, and the files can."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}: stop the run, free the database with `tokenmill reset` and run again; the files stay"
+        )
 
 
 class RedisUnsafe(Refused):
@@ -114,6 +129,14 @@ def async_twin(connection: "redis.Redis", connections: int) -> "redis.asyncio.Re
     return redis.asyncio.Redis.from_pool(twin)
 
 
+def is_passing(problem: "RedisAway | RedisRefuses") -> bool:
+    """Whether it ends by itself or by an operator's hand at Redis, without a change here: worth waiting for."""
+    if isinstance(problem, RedisRefuses):
+        cause = problem.__cause__
+        return isinstance(cause, OutOfMemoryError) or str(cause).startswith(_PASSING)
+    return True
+
+
 @contextmanager
 def translated() -> Generator[None]:
     """Turn redis-py's exceptions into `RedisAway` and `RedisRefuses`, each one sentence with the mend."""
@@ -141,9 +164,9 @@ def translated() -> Generator[None]:
                 "Redis cannot write to its disk (MISCONF): free its disk, then the run goes on"
             ) from error
         if "WRONGTYPE" in str(error):
-            raise RedisRefuses(
-                f"this Redis database holds keys that are not Tokenmill's ({error}): use another database number"
-            ) from error
+            raise RedisDamaged(f"a key of this Redis database is of another type than Tokenmill's ({error})") from error
+        if found := _NO_NUMBER.search(str(error)):
+            raise RedisDamaged(f"Redis holds no whole number in {found[1]} ({found[2]!r})") from error
         raise RedisRefuses(f"Redis refuses a command: {error}") from error
     except RedisError as error:
         raise RedisRefuses(f"Redis fails: {error}") from error

@@ -108,7 +108,9 @@ async def _adopt(job: str, prompt: Payload, joined: Joined, leases: Leases, work
         )
         try:
             adopted = await leases.ledger(call)
-        except RedisAway as problem:
+        except (RedisAway, RedisRefuses) as problem:
+            if not connections.is_passing(problem):
+                raise
             log.warning("%s; waiting", problem)
             await asyncio.sleep(POLL_S)
             continue
