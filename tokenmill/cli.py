@@ -450,12 +450,43 @@ def reset(file: "RunFile", *, overrides: tuple[str, ...], yes: bool) -> None:
     resetting.reset(file, _connection(file), sure=yes)
 
 
+@cli.command()
+@run_file
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(file: "RunFile", *, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Look at all that a run needs (tokenizer, prompts, disk, Redis, servers) and say what to mend.
+
+    Changes nothing; exit 1 where something would keep the run from starting.
+    """
+    from tokenmill import doctor as examination
+
+    sys.exit(examination.run(file, as_json=as_json))
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the shell's completion script.
+
+    \b
+    bash:  eval "$(tokenmill completion bash)"     in ~/.bashrc
+    zsh:   eval "$(tokenmill completion zsh)"      in ~/.zshrc
+    fish:  tokenmill completion fish > ~/.config/fish/completions/tokenmill.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "tokenmill", "_TOKENMILL_COMPLETE").source())
+
+
 def _add_commands() -> None:
-    from tokenmill import inspecting
+    from tokenmill import beginning, inspecting
     from workers.simulator.__main__ import command
 
     cli.add_command(command, "sim")
     cli.add_command(inspecting.command)
+    cli.add_command(beginning.command)
 
 
 _add_commands()

@@ -153,6 +153,7 @@ async def _settle(
             vocab_size=joined.facts.vocab_size,
             worker=worker,
             turns=turns,
+            thinking=joined.facts.thinking,
         )
         flights[lease.job] = Flight(lease, prompt, attempt, sampling)
         return attempt

@@ -22,7 +22,7 @@ class SimulatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     With n requests running, each makes a token every `step_s_base + n * step_s_per_request` seconds:
     about 100 tokens/s for one alone and 40 for each of 64. `vocab_size` and `eos_id` are taken from
-    `tokenizer`, a folder with tokenizer.json, where one is given. `lengths` is by the name that the
+    `tokenizer`, a folder or a name on the hub, where one is given. `lengths` is by the name that the
     client sends in `X-Tokenmill-Dataset`; `*` is for all others. `log_path` is a JSON line per event of
     a request.
     """
