@@ -32,9 +32,9 @@ RECENT = 0.97
 class Server:
     """One server as this worker sees it. `speed` is in tokens per second of one request.
 
-    `sent` counts prompts, `answered` accepted answers; `heard` is when the last answer of any kind came or, with nothing in
-    flight before, the oldest request went out (monotonic seconds). `pause_s` is how long it was left alone after
-    its last fault; it grows with each fault that no accepted answer came between.
+    `sent` counts prompts, `answered` accepted answers; `heard` is when the last answer of any kind came or, with
+    nothing in flight before, the oldest request went out (monotonic seconds). `pause_s` is how long it was left
+    alone after its last fault; it grows with each fault that no accepted answer came between.
     """
 
     def __init__(self, url: str) -> None:
