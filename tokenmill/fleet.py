@@ -7,7 +7,8 @@ from budget.errors import UserProblem
 from budget.fleet import Wish
 from tokenmill import view, watching
 from tokenmill.caps import Connection, some_redis
-from tokenmill.runfile import RunFile, server_url
+from tokenmill.runfile import RunFile
+from workers import addresses
 
 SAID: dict[Wish, str] = {
     "use": "in use; its workers hear it within seconds, and `work` and `run` start workers for a new one",
@@ -34,7 +35,7 @@ def change(file: RunFile, connection: "Connection | None", url: str, word: Wish)
     Raises:
         UserProblem: it is not a URL, or not the URL of a server of the run.
     """
-    url = server_url(url, "`tokenmill servers`")
+    (url,) = addresses.checked([url], "`tokenmill servers`")
     with some_redis(file, connection) as found:
         if word != "use":
             known = {*file.config.servers, *fleet.wishes(found[0])}

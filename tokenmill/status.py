@@ -11,6 +11,7 @@ import redis
 from rq.utils import utcparse
 
 from budget import connections, fleet, keys, snapshot
+from budget.damage import shown_number
 from budget.snapshot import DatasetState, RunState
 from results.summary import FileTotals, file_totals
 from workers.contracts import RunConfig
@@ -88,7 +89,9 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
     client: Any = connection
     with connections.translated():
         rates = client.hmget(keys.RATES, names)
-    datasets = [_dataset(state, dataset, float(rate or 0)) for dataset, rate in zip(state.datasets, rates, strict=True)]
+    datasets = [
+        _dataset(state, dataset, shown_number(rate)) for dataset, rate in zip(state.datasets, rates, strict=True)
+    ]
     for dataset, shown, configured in zip(state.datasets, datasets, config.datasets, strict=True):
         if not dataset.open:  # nobody has published the run yet: what the run file says
             shown.cap = configured.max_tokens
@@ -219,15 +222,22 @@ def _workers(connection: "redis.Redis") -> list[WorkerStatus]:
             rows: list[list[bytes | None]] = pipe.execute()
     return [
         WorkerStatus(
-            name=key.decode().removeprefix(prefix),
+            name=_text(key).removeprefix(prefix),
             host=_text(host),
-            in_flight=int(in_flight or 0),
+            in_flight=int(shown_number(in_flight)),
             server=_text(servers),
             state=_text(state),
         )
         for key, (host, in_flight, servers, state, death) in zip(members, rows, strict=True)
         if state is not None and death is None
     ]
+
+
+def _is_fresh(seen: bytes | None) -> bool:
+    try:
+        return seen is not None and time.time() - utcparse(seen.decode()).timestamp() < STALE_S
+    except ValueError:
+        return False
 
 
 def _servers(connection: "redis.Redis", config: RunConfig, workers: list[WorkerStatus]) -> list[ServerStatus]:
@@ -248,14 +258,13 @@ def _servers(connection: "redis.Redis", config: RunConfig, workers: list[WorkerS
 
 def _server(url: str, told: dict[str, bytes | None], *, drained: bool) -> ServerStatus:
     """One server by what its workers told last; one that they found at fault is down, whatever each has seen since."""
-    seen = told["seen"]
-    fresh = seen is not None and time.time() - utcparse(seen.decode()).timestamp() < STALE_S
+    fresh = _is_fresh(told["seen"])
     up = fresh and told["down_since"] is None and told["state"] == b"up"
     return ServerStatus(
         url=url,
         state="draining" if drained else "up" if up else "down",
-        running=int(told["running"] or 0) if up else 0,
-        waiting=int(told["waiting"] or 0) if up else 0,
-        tokens_per_s=float(told["tokens_per_s"] or 0) if up else 0.0,
+        running=int(shown_number(told["running"])) if up else 0,
+        waiting=int(shown_number(told["waiting"])) if up else 0,
+        tokens_per_s=shown_number(told["tokens_per_s"]) if up else 0.0,
         reason="no worker uses it" if not fresh else "" if up else _text(told["reason"]),
     )

@@ -9,9 +9,11 @@ back at once). It forces RQ's JSON serializer: nothing is ever unpickled.
 import asyncio
 import logging
 import math
+import random
 import signal
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -23,7 +25,9 @@ from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Interrupted, Problem
 from budget.fleet import Board
 from budget.ledger import AsyncLedger
+from workers import addresses
 from workers.beats import Beats
+from workers.complaints import Complaints
 from workers.contracts import RunConfig
 from workers.engine import Engine
 from workers.errors import RunFault
@@ -40,6 +44,7 @@ SHORTEST_READ_S = 600.0
 # Redis connections of a worker: claims, renewals and sweeps beside the commits of all slots.
 CONNECTIONS = 16
 PUBSUB_PAUSE_S = 2.0
+START_PAUSE_S = 1.0
 
 
 class AsyncWorker(BaseWorker):
@@ -65,8 +70,8 @@ class AsyncWorker(BaseWorker):
         kwargs["serializer"] = JSONSerializer
         super().__init__(queues, name, *args, **kwargs)
         self.problem: Problem | None = None
-        self._concurrency = concurrency or environment.worker_concurrency()
-        self._own_servers = servers or environment.worker_servers()
+        self._concurrency = concurrency
+        self._own_servers = servers
         self._stay = stay
         self._wait_s = wait_s
         self._lease_s = 30.0
@@ -74,6 +79,8 @@ class AsyncWorker(BaseWorker):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signals = 0
         self._stopped_early = False
+        self._is_born = False
+        self._complain = Complaints()
 
     @property
     def signals(self) -> int:
@@ -143,7 +150,7 @@ class AsyncWorker(BaseWorker):
         if joined is None:
             raise Interrupted("stopped before there was anything to do")
         self._lease_s = joined.config.timing.lease_ms / 1000
-        await asyncio.to_thread(self._register, logging_level, date_format, log_format)
+        await self._when_allowed(lambda: self._register(logging_level, date_format, log_format))
         try:
             await self._serve(joined)
         finally:
@@ -161,7 +168,9 @@ class AsyncWorker(BaseWorker):
 
     def _register(self, logging_level: str | None, date_format: str, log_format: str) -> None:
         with connections.translated():
-            self.bootstrap(logging_level, date_format, log_format)
+            if not self._is_born:
+                self.bootstrap(logging_level, date_format, log_format)
+                self._is_born = True
             self.connection.hset(self.key, sweep.PROCESS_FIELD, process.identity())
             self.heartbeat()
 
@@ -198,12 +207,12 @@ class AsyncWorker(BaseWorker):
         if not datasets:
             names = ", ".join(dataset.name for dataset in config.datasets)
             raise Interrupted(f"none of the queues {', '.join(self.queue_names())} is a dataset of the run ({names})")
+        slots = self._concurrency or environment.worker_concurrency() or config.concurrency
         longest = max(int(joined.sampling(name)["max_new_tokens"]) for name in datasets)
         client = Client(environment.sglang_api_key(), max(SHORTEST_READ_S, longest * SLOWEST_S_PER_TOKEN))
         redis_client = connections.async_twin(self.connection, CONNECTIONS)
         wake = asyncio.Event()
         timing = config.timing
-        slots = self._concurrency or config.concurrency
         servers = Servers(
             client, self._servers(config), timing.retry_ms / 1000, wake.set,
             most=slots, probe_s=min(PROBE_S, timing.stall_ms / 1000),
@@ -242,11 +251,11 @@ class AsyncWorker(BaseWorker):
             await redis_client.aclose()
 
     def _servers(self, config: RunConfig) -> list[str]:
-        urls = self._own_servers or config.servers
+        urls = addresses.chosen(self._own_servers, config.servers)
         if not urls:
             raise RunFault("the run names no SGLang server: start one (`tokenmill sim` simulates one) and name it "
                              "in [sglang] servers or with --server")  # fmt: skip
-        return [url.rstrip("/") for url in urls]
+        return urls
 
     def _fleet(self, joined: Joined, servers: Servers, board: Board, datasets: list[str]) -> Fleet:
         samplings: list[dict[str, Any]] = []
@@ -254,19 +263,41 @@ class AsyncWorker(BaseWorker):
             if (sampling := joined.sampling(name)) not in samplings:
                 samplings.append(sampling)
 
-        def agree(model: Model, url: str) -> None:
-            with connections.translated():
-                agree_on_model(self.connection, model, url, any_weights=joined.config.any_weights)
+        async def agree(model: Model, url: str, patient: bool) -> None:
+            def step() -> None:
+                with connections.translated():
+                    agree_on_model(self.connection, model, url, any_weights=joined.config.any_weights)
+
+            await (self._when_allowed(step) if patient else asyncio.to_thread(step))
 
         return Fleet(
             servers,
             [server.url for server in servers.all],
             board,
-            own=bool(self._own_servers),
+            own=bool(self._own_servers or environment.worker_servers()),
             facts=joined.facts,
             samplings=samplings,
-            agree=lambda model, url: asyncio.to_thread(agree, model, url),
+            agree=agree,
         )
+
+    async def _when_allowed(self, step: Callable[[], None]) -> None:
+        """Run a step of the start, however long Redis is full or away.
+
+        Raises:
+            Interrupted: a signal came meanwhile.
+            RedisRefuses: waiting does not mend it.
+        """
+        while True:
+            try:
+                await asyncio.to_thread(step)
+                return
+            except (RedisAway, RedisRefuses) as problem:
+                if not connections.is_passing(problem):
+                    raise
+                if self._signals:
+                    raise Interrupted("stopped before there was anything to do") from problem
+                self._complain(f"{problem}; this worker starts as soon as it can")
+            await asyncio.sleep(START_PAUSE_S * random.uniform(0.5, 1.0))
 
     def _all_finished(self, config: RunConfig, datasets: list[str]) -> bool:
         state = snapshot.read(self.connection, [dataset.name for dataset in config.datasets])

@@ -19,6 +19,7 @@ from workers.contracts import NO_TOOLS, Message, Payload, Record
 from workers.rendering import Turns
 from workers.server import Server
 from workers.sglang import Broken, Client
+from workers.thinking import Thinking
 
 # SGLang keeps so many tokens of the context for itself: the longest prompt is 2,041 of 2,048.
 CONTEXT_MARGIN = 7
@@ -38,6 +39,7 @@ class Attempt:
     Args:
         sampling: complete, as sent with every request and stored with every record.
         vocab_size: ids at or above it end a real server.
+        thinking: the model's tags around its thoughts, if it has any.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Attempt:
         vocab_size: int,
         worker: str,
         turns: Turns,
+        thinking: Thinking | None = None,
     ) -> None:
         self.server = server
         self.rid = ""
@@ -63,6 +66,7 @@ class Attempt:
         self._vocab_size = vocab_size
         self._worker = worker
         self._turns = turns
+        self._thinking = thinking
 
     async def run(self) -> "Completion | outcomes.Outcome":
         """Generate all turns. An answer cut at its limit ends the conversation: a later turn would build on a torso."""
@@ -163,6 +167,7 @@ class Attempt:
         reason = answer.meta_info.finish_reason
         rid, self.rid = self.rid, ""
         matched = reason.matched if reason else None
+        thoughts, visible = self._thinking.split(answer.text, ids) if self._thinking else ("", "")
         return Record(
             id=self._payload.id,
             dataset=self._payload.dataset,
@@ -175,6 +180,8 @@ class Attempt:
             input_ids=ids,
             output_ids=answer.output_ids or [],
             text=answer.text,
+            thinking=thoughts,
+            visible=visible,
             messages=messages,
             tools=json.dumps(self._payload.tools, separators=(",", ":")) if self._payload.tools else NO_TOOLS,
             sampling=sampling,

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Problem
 from budget.fleet import Board
-from workers.server import LONGEST_PAUSE_S, Server
+from workers.server import Server
 
 log = logging.getLogger("tokenmill.worker")
 
@@ -26,7 +26,7 @@ class Breaker:
     Args:
         check: all that a server must pass; None, or why not. It may raise `Problem` where waiting will not mend it.
         refresh: the same for a server that another worker has found good: what is to be known of it, cheaply.
-        pause_s: between the first tries, at least; then twice as long each time.
+        pause_s: how long a server is left alone at first, at least; then twice as long each time.
         turn_s: how long a try may take before another worker's turn comes.
         changed: called when a server comes up.
     """
@@ -77,8 +77,7 @@ class Breaker:
         self._tasks[server.url] = asyncio.create_task(self._try_until_up(server, tell=tell, at_once=at_once))
 
     async def _try_until_up(self, server: Server, *, tell: bool, at_once: bool) -> None:
-        pause = self._pause_s
-        wait = 0.0 if at_once else pause
+        wait = 0.0 if at_once else server.left_alone(self._pause_s)
         passed_over = False
         while not server.up and server.wish == "use":
             if tell and self.board is not None:
@@ -99,10 +98,9 @@ class Breaker:
                 self._come_up(server)
                 return
             server.reason = problem
-            pause = min(pause * 2, LONGEST_PAUSE_S)
-            wait = pause
+            wait = server.left_alone(self._pause_s)
             if self.board is not None:
-                await self.board.end_turn(server.url, problem, round(pause * 1000))
+                await self.board.end_turn(server.url, problem, round(wait * 1000))
 
     async def _try(self, server: Server) -> str | None:
         try:

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import msgspec
 import zstandard
 
+from workers.thinking import Thinking
+
 PROTOCOL = 1
 JOB_FUNCTION = "workers.jobs.generate"
 
@@ -208,7 +210,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     stop string as text, "" where the answer was cut. `completion_tokens` counts the end token, as SGLang
     does, and equals `len(output_ids)`. `turn` counts from 1 to `turns`. `tools` are those that the prompt
     declared, as JSON text, because functions have no schema in common; `reference` is the answer that the
-    prompt file has, in the record of the last turn, else "".
+    prompt file has, in the record of the last turn, else "". Where a reasoning model thought first,
+    `thinking` and `visible` are the two parts of `text`, without the tags; else both are "".
     """
 
     id: str
@@ -222,6 +225,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     input_ids: list[int]
     output_ids: list[int]
     text: str
+    thinking: str = ""
+    visible: str = ""
     messages: list[Message]
     tools: str = NO_TOOLS
     reference: str = ""
@@ -313,7 +318,7 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the producer tells of the tokenizer, so that workers need not load it.
 
     `probe_text` has the ids `probe_ids`, with the special tokens that stand in it and none added: a server
-    that tokenizes it otherwise serves another model.
+    that tokenizes it otherwise serves another model. `thinking` are the tags of a reasoning model.
     """
 
     vocab_size: int
@@ -324,3 +329,4 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int | None = None
     probe_text: str = ""
     probe_ids: list[int] = []
+    thinking: Thinking | None = None

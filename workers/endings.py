@@ -23,6 +23,7 @@ from workers.errors import RunFault
 from workers.flight import Flight
 from workers.servers import Servers
 from workers.settlement import Settlement, settle
+from workers.stubborn import Stubborn
 from workers.suspects import Suspects
 
 log = logging.getLogger("tokenmill.worker")
@@ -56,6 +57,7 @@ class Endings:
         self._suspects = suspects
         self._complain = complain
         self._end_run = end_run
+        self._stubborn = Stubborn()
         self._running: set[asyncio.Task[None]] = set()
 
     async def to_the_end(self, ending: Coroutine[Any, Any, None]) -> None:
@@ -82,6 +84,8 @@ class Endings:
                 self._servers.fault(server, outcome.detail)
             if outcome.broke:
                 outcome = await self._broken(flight, outcome)
+        if not isinstance(outcome, Completion):
+            outcome = self._stubborn.judged(flight, outcome)
         if isinstance(outcome, outcomes.RunFault):
             self._end_run(RunFault(f"server {server.url} refuses every request: {outcome.detail}"))
         settlement = settle(

@@ -296,6 +296,7 @@ class Engine:
             vocab_size=self.joined.facts.vocab_size,
             worker=self.worker,
             turns=self._turns,
+            thinking=self.joined.facts.thinking,
         )
         flight = self.flights[lease.job] = Flight(lease, payload, attempt, sampling)
         try:

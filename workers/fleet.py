@@ -27,7 +27,8 @@ class Fleet:
 
     Args:
         urls: those that it starts with; `own` if it was given them, so that none of the run's joins them.
-        agree: says whether a model is the run's: it raises `WrongModel` where it is not.
+        agree: finds out whether the model of a server is the run's, and raises `WrongModel` where it is not; its
+            last argument says whether to wait for a Redis that is away.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Fleet:
         own: bool,
         facts: TokenizerFacts,
         samplings: list[dict[str, Any]],
-        agree: Callable[[Model, str], Awaitable[None]],
+        agree: Callable[[Model, str, bool], Awaitable[None]],
     ) -> None:
         self.servers = servers
         self.board = board
@@ -117,7 +118,7 @@ class Fleet:
     async def _agree_on(self, model: Model, url: str) -> None:
         """Where Redis is away, what this worker has agreed on before is good enough."""
         try:
-            await self._agree(model, url)
+            await self._agree(model, url, self._agreed is None)
         except (RedisAway, RedisRefuses):
             known = self._agreed
             if known is None or (known.name, known.weight_version) != (model.name, model.weight_version):

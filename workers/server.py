@@ -22,7 +22,10 @@ class Server:
 
     `wish` is what people want of it; `version` counts how often it came up or went down; `told` is whether
     its fault stands on the board; `tried` is set once it has been tried since it went down; `suspect` is set
-    while a job that may end servers is in flight there, of this worker or another.
+    while a job that may end servers is in flight there, of this worker or another. `sent` counts prompts,
+    `answered` accepted answers. `pause_s` is how long it was left alone after its last fault; it grows with
+    each fault that no accepted answer came between. `heard_at` is when the last answer of any kind came or, with
+    nothing in flight before, the oldest request went out (monotonic seconds).
     """
 
     def __init__(self, url: str, most: int = 64) -> None:
@@ -35,6 +38,9 @@ class Server:
         self.tried = asyncio.Event()
         self.suspect = False
         self.in_flight = 0
+        self.sent = 0
+        self.answered = 0
+        self.pause_s = 0.0
         self.speed = FIRST_SPEED
         self.tokens = 0
         self.model: Model | None = None
@@ -58,7 +64,7 @@ class Server:
         if not self.up:
             self.up, self.reason, self.told = True, "", False
             self.version += 1
-            self._refusals, self._again_at = 0, 0.0
+            self._again_at = 0.0
             self.limit.begin(self.loads)
             self.hear()
         self.tried.set()
@@ -89,6 +95,7 @@ class Server:
         if not self.in_flight:
             self.hear()
         self.in_flight += 1
+        self.sent += 1
         self._most_in_flight = max(self._most_in_flight, self.in_flight)
 
     def land(self) -> None:
@@ -114,6 +121,8 @@ class Server:
         """
         self.hear()
         self._refusals = 0
+        self.pause_s = 0.0
+        self.answered += 1
         self.tokens += tokens
         self.limit.answered(tokens, self.heard_at, used=self.in_flight >= self.limit.now)
         if seconds <= 0 or tokens <= 0:
@@ -122,11 +131,18 @@ class Server:
         self._recent_s = self._recent_s * RECENT + seconds
         self.speed = self._recent_tokens / self._recent_s
 
-    def refused(self, pause_s: float) -> bool:
-        """It says that it is full: it is left alone for a while, longer each time. Whether it has said so too often."""
+    def left_alone(self, first_s: float) -> float:
+        """How long it is to be left alone now, after one more fault or failed try, in seconds."""
+        longest = min(LONGEST_PAUSE_S, 10 * first_s)
+        self.pause_s = min(max(2 * self.pause_s, first_s), longest)
+        return self.pause_s
+
+    def refused(self, first_s: float) -> bool:
+        """It says that it is full, and is left alone for a while, longer each time. Whether it is more than full."""
+        if not self.in_flight and not (self.loads and self.loads.running):
+            return True  # of what?
         if time.monotonic() >= self._again_at:  # else it is the same moment's refusal of another request
             self._refusals += 1
-            pause = min(LONGEST_PAUSE_S, pause_s * 2 ** (self._refusals - 1))
-            self._again_at = time.monotonic() + pause * random.uniform(0.5, 1.5)
+            self._again_at = time.monotonic() + self.left_alone(first_s) * random.uniform(0.5, 1.5)
             self.limit.refused(self.in_flight)
         return self._refusals >= REFUSALS

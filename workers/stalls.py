@@ -7,16 +7,15 @@ flights are given up.
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Callable
 
 from budget.errors import Problem
+from workers.complaints import Complaints
+from workers.limits import Loads
 from workers.server import Server
 from workers.servers import Servers
 from workers.sglang import Broken
-
-log = logging.getLogger("tokenmill.worker")
 
 LONGEST_LOOK_S = 1.0
 
@@ -33,6 +32,7 @@ class Stalls:
         self._servers = servers
         self._stall_s = stall_s
         self._give_up = give_up
+        self._complain = Complaints()
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def watch_for_ever(self) -> None:
@@ -51,11 +51,13 @@ class Stalls:
         return server.up and server.in_flight > 0 and time.monotonic() - server.heard_at > self._stall_s
 
     async def _ask(self, server: Server) -> None:
+        loads: Loads | None = None
         with contextlib.suppress(Broken):
             loads = await self._servers.measure(server)
-            if loads is not None and loads.most and loads.running >= loads.most and loads.throughput > 0:
-                server.hear()  # full and at work: a request for one token would only wait
-                return
+        self._say(server, loads)
+        if loads is not None and loads.most and loads.running >= loads.most and loads.throughput > 0:
+            server.hear()  # full and at work: a request for one token would only wait
+            return
         try:
             problem = await self._servers.probe(server, {})
         except Problem:
@@ -63,7 +65,15 @@ class Stalls:
         if problem is None:
             server.hear()
         elif self._is_quiet(server):
-            quiet = time.monotonic() - server.heard_at
-            log.warning("server %s has answered none of %d requests for %.0f s", server.url, server.in_flight, quiet)
             self._servers.fault(server, f"it accepts requests and answers none: {problem}")
             self._give_up(server)
+
+    def _say(self, server: Server, loads: Loads | None) -> None:
+        """A request may take long, but nobody should have to guess why nothing comes back."""
+        reports = "it does not say what it is doing"
+        if loads is not None:
+            reports = f"it reports {loads.running} running and {loads.waiting} waiting"
+        self._complain(
+            f"server {server.url} has answered none of the {server.in_flight} requests in flight for "
+            f"{time.monotonic() - server.heard_at:.0f} s ({reports}): asking it for one token"
+        )

@@ -186,7 +186,7 @@ def test_long_answers_are_no_stall(job: Job, start: Start) -> None:
     server.hold()
     job.dataset("A1", prompts("A1", 8), max_tokens="none")
     job.tables["sglang"] |= {"servers": [server.url]}
-    job.tables["timing"]["stall_ms"] = 1000
+    job.tables["timing"]["stall_ms"] = 3000
     parts = job.write().start_parts()
     # Its single-token requests are answered, and name no dataset: there are some beyond those of the start.
     wait_for("it to be asked", lambda: server.state()["datasets"].get("", {}).get("finished", 0) >= 4)

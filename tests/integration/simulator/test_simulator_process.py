@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -131,6 +132,18 @@ def _is_alive(pid: int) -> bool:
     # Nobody may be there to reap it.
     stat = Path(f"/proc/{pid}/stat")
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_what_is_not_http_is_refused_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    server = SimulatorProcess.start(SimulatorConfig(lengths=FAST, time_scale=100.0))
+    try:
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            assert connection.recv(1000).startswith(b"HTTP/1.0 400")
+        assert _call(server.url, "/generate", {"input_ids": [5]})["output_ids"]
+    finally:
+        server.stop()
+    assert capfd.readouterr().err == ""
 
 
 def test_two_servers_and_any_order_give_the_same_answers(start_process: Start) -> None:
