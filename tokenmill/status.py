@@ -260,11 +260,14 @@ def _server(url: str, told: dict[str, bytes | None], *, drained: bool) -> Server
     """One server by what its workers told last; one that they found at fault is down, whatever each has seen since."""
     fresh = _is_fresh(told["seen"])
     up = fresh and told["down_since"] is None and told["state"] == b"up"
+    reason = "" if up else _text(told["reason"])
+    if not fresh and told["down_since"] is None:
+        reason = "no worker uses it"
     return ServerStatus(
         url=url,
         state="draining" if drained else "up" if up else "down",
         running=int(shown_number(told["running"])) if up else 0,
         waiting=int(shown_number(told["waiting"])) if up else 0,
         tokens_per_s=shown_number(told["tokens_per_s"]) if up else 0.0,
-        reason="no worker uses it" if not fresh else "" if up else _text(told["reason"]),
+        reason=reason,
     )

@@ -75,7 +75,8 @@ class Limit:
         elif used:
             step = max(1.0, self._value * STEP) if self._congested else self._value
             if loads.most is not None:
-                step = min(step, max(0, loads.most - loads.running))
+                # What has just ended there, and is still on its way here, makes no room.
+                step = min(step, max(0, loads.most - max(loads.running, in_flight)))
             self._set(self._value + step)
 
     def answered(self, tokens: int, now: float, *, used: bool) -> None:
