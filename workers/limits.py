@@ -75,8 +75,9 @@ class Limit:
         elif used:
             step = max(1.0, self._value * STEP) if self._congested else self._value
             if loads.most is not None:
-                # What has just ended there, and is still on its way here, makes no room.
-                step = min(step, max(0, loads.most - max(loads.running, in_flight)))
+                # What others do not use, and not what seems free: all may have ended there a moment ago.
+                others = max(0, loads.running - in_flight)
+                step = min(step, max(0.0, loads.most - others - self._value))
             self._set(self._value + step)
 
     def answered(self, tokens: int, now: float, *, used: bool) -> None:

@@ -148,7 +148,7 @@ class Servers:
             case outcomes.RunFault(detail=detail) | outcomes.Reject(detail=detail):
                 raise RunFault(f"server {server.url} refuses the sampling parameters: {detail}; mend [sampling]")
             case outcomes.Retry(detail=detail) | outcomes.ServerFault(detail=detail):
-                return detail
+                return detail if status == 200 else f"it answers HTTP {status} to a request for one token ({detail})"
 
     async def measure(self, server: Server) -> Loads | None:
         """Ask how much it runs and keeps waiting; None where it does not tell. The limit follows.
