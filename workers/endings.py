@@ -124,8 +124,9 @@ class Endings:
         """A cancelled flight: done elsewhere, stopped by a person, its server stalled, or the worker leaves at once."""
         attempt = flight.attempt
         if flight.given_up == "stalled":
-            # Nothing was made since its server was last heard; it hears no abort either, and the job must not wait.
-            self.waste(flight.lease.dataset, attempt.probable_tokens_at(attempt.server.heard_at))
+            # Nothing is known to be made since; it hears no abort either, and the job must not wait.
+            last = max(attempt.server.heard_at, attempt.server.made_at)
+            self.waste(flight.lease.dataset, attempt.probable_tokens_at(last))
             await self.release(flight.lease)
             await attempt.give_up()
             return

@@ -20,6 +20,7 @@ from workers.sglang import Broken, Model
 log = logging.getLogger("tokenmill.worker")
 
 START_POLL_S = 0.1
+NEWS_S = 1.0
 
 
 class Fleet:
@@ -74,7 +75,7 @@ class Fleet:
                 self.servers.breaker.try_until_up(server, tell=False, at_once=True)
         await self._first_checks([server for server in wanted if server.url not in down])
         deadline = asyncio.get_running_loop().time() + wait_s
-        said = False
+        said, next_news = False, 0.0
         while not stopped() and not self.servers.up and any(s.wish == "use" for s in self.servers.all):
             if (refusal := self.servers.breaker.refusal) is not None:
                 raise refusal
@@ -85,6 +86,9 @@ class Fleet:
                 log.info("waiting for a server (%s)", sentence)
                 said = True
             await asyncio.sleep(START_POLL_S)
+            if asyncio.get_running_loop().time() > next_news:
+                next_news = asyncio.get_running_loop().time() + NEWS_S
+                await self._hear_news()
 
     async def _first_checks(self, servers: list[Server]) -> None:
         answers = await asyncio.gather(*(self._check(server) for server in servers), return_exceptions=True)
@@ -131,6 +135,9 @@ class Fleet:
     async def look(self) -> None:
         """How busy the servers are, and what the board says."""
         await asyncio.gather(*(self._measure(server) for server in self.servers.all if server.up))
+        await self._hear_news()
+
+    async def _hear_news(self) -> None:
         before = {server.url: (server, server.version, server.told, server.up) for server in self.servers.all}
         news = await self._news()
         if news is None:

@@ -25,7 +25,8 @@ class Server:
     while a job that may end servers is in flight there, of this worker or another. `sent` counts prompts,
     `answered` accepted answers. `pause_s` is how long it was left alone after its last fault; it grows with
     each fault that no accepted answer came between. `heard_at` is when the last answer of any kind came or, with
-    nothing in flight before, the oldest request went out (monotonic seconds).
+    nothing in flight before, the oldest request went out (monotonic seconds); `made_at` when it last said that it
+    makes tokens.
     """
 
     def __init__(self, url: str, most: int = 64) -> None:
@@ -47,6 +48,7 @@ class Server:
         self.loads: Loads | None = None
         self.limit = Limit(most)
         self.heard_at = 0.0
+        self.made_at = 0.0
         self._most_in_flight = 0
         self._recent_tokens = 0.0
         self._recent_s = 0.0
@@ -106,6 +108,8 @@ class Server:
         """Take in what the server says of its load; None where it says nothing."""
         self.loads = loads
         if loads is not None:
+            if loads.running and loads.throughput > 0:
+                self.made_at = time.monotonic()
             self.limit.told(loads, self.in_flight, used=self._most_in_flight >= self.limit.now)
         self._most_in_flight = self.in_flight
 

@@ -162,12 +162,13 @@ def test_a_server_that_answers_nothing_is_found_and_charged_to_no_prompt(
     job: Job, redis_server: RedisServer, start: Start
 ) -> None:
     """Frozen: it takes requests and says that it is healthy. The other one goes on, and does its work."""
-    frozen, other = start("frozen", speed=5), start("other", speed=5)
+    frozen, other = start("frozen", speed=1), start("other", speed=5)
     job.dataset("A1", prompts("A1", MANY), max_tokens="none")
     job.tables["sglang"] |= {"servers": [frozen.url, other.url], "concurrency": 8}
     job.tables["timing"]["stall_ms"] = 3000
     parts = job.write().start_parts()
     wait_for("answers of both", lambda: frozen.served("A1") > 4 and other.served("A1") > 4)
+    wait_for("half of the next answers", lambda: frozen.state()["in_flight_tokens"] > 8 * 200)
     frozen.faults(Fault(mode="dead"))
     wait_for("the worker to find it", lambda: "it accepts requests and answers none" in parts[2].text)
     so_far = other.served("A1")
@@ -179,7 +180,7 @@ def test_a_server_that_answers_nothing_is_found_and_charged_to_no_prompt(
         if any(int(value or 0) for value in redis_server.client.hmget(key, "failures", "deaths"))
     ]
     assert not charged
-    assert job.status()["wasted_tokens"] > 0
+    wait_for("what was made in vain to be told", lambda: job.status()["wasted_tokens"] > 0)
     end(job, *parts)
 
 
