@@ -56,6 +56,7 @@ class _Model(msgspec.Struct, kw_only=True):
 class _Sglang(msgspec.Struct, kw_only=True):
     servers: list[str] = []
     concurrency: int = 64
+    answer_s: float | None = None
 
 
 class _Dataset(msgspec.Struct, kw_only=True):
@@ -174,6 +175,7 @@ def _resolve(tables: dict[str, Any], file: Path) -> RunConfig:
         special_tokens_in_text=model.special_tokens_in_text,
         servers=[_server(url, file) for url in sglang.servers],
         concurrency=sglang.concurrency,
+        answer_s=sglang.answer_s,
         timing=timing,
     )
     _check_numbers(config, file)
@@ -278,6 +280,7 @@ def _dataset(
 def _check_numbers(config: RunConfig, file: Path) -> None:
     positive: dict[str, float | None] = {
         "concurrency in [sglang]": config.concurrency,
+        "answer_s in [sglang]": config.answer_s,
         "max_hours in [run]": config.max_hours,
         "max_waiting_results in [run]": config.max_waiting_results,
         **{f"{name} in [timing]": getattr(config.timing, name) for name in config.timing.__struct_fields__},

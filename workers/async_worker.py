@@ -34,9 +34,6 @@ from workers.sglang import Client
 
 log = logging.getLogger("tokenmill.worker")
 
-# An answer may take this long for each token asked for, and never less than ten minutes altogether.
-SLOWEST_S_PER_TOKEN = 1.0
-SHORTEST_READ_S = 600.0
 # Redis connections of a worker: claims, renewals and sweeps beside the commits of all slots.
 CONNECTIONS = 16
 PUBSUB_PAUSE_S = 2.0
@@ -193,8 +190,7 @@ class AsyncWorker(BaseWorker):
         if not datasets:
             names = ", ".join(dataset.name for dataset in config.datasets)
             raise Interrupted(f"none of the queues {', '.join(self.queue_names())} is a dataset of the run ({names})")
-        longest = max(int(joined.sampling(name)["max_new_tokens"]) for name in datasets)
-        client = Client(environment.sglang_api_key(), max(SHORTEST_READ_S, longest * SLOWEST_S_PER_TOKEN))
+        client = Client(environment.sglang_api_key(), joined.longest_answer_s(datasets))
         redis_client = connections.async_twin(self.connection, CONNECTIONS)
         wake = asyncio.Event()
         servers = Servers(client, self._servers(config), config.timing.retry_ms / 1000, wake.set)

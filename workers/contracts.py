@@ -52,7 +52,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The run as all its parts know it: the run file, checked and resolved; stored in Redis as JSON.
 
     No secret is in it. Paths are resolved against `base`, the run file's folder; `servers` is empty
-    only where the run file names none.
+    only where the run file names none. `answer_s` is the longest that a request may take, in seconds;
+    None: a second for each token asked for, and never less than ten minutes.
     """
 
     name: str
@@ -70,6 +71,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     servers: list[str] = []
     simulated: bool = False
     concurrency: int = 64
+    answer_s: float | None = None
     max_waiting_results: int = 20_000
     timing: Timing = Timing()
     protocol: int = PROTOCOL

@@ -67,8 +67,7 @@ async def _generate(job: str, prompt: Payload, joined: Joined, ledger: AsyncLedg
     urls = environment.worker_servers() or joined.config.servers
     if not urls:
         raise ServerAway("the run names no SGLang server: name one in [sglang] servers or in TOKENMILL_SERVERS")
-    longest = float(joined.sampling(prompt.dataset)["max_new_tokens"])
-    client = Client(environment.sglang_api_key(), max(600.0, longest))
+    client = Client(environment.sglang_api_key(), joined.longest_answer_s([prompt.dataset]))
     servers = Servers(client, [random.choice(urls).rstrip("/")], joined.config.timing.retry_ms / 1000, lambda: None)
     flights: dict[str, Flight] = {}
     leases = Leases(

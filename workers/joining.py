@@ -6,7 +6,7 @@ the run, and for the producer, which knows the tokenizer, and says for what it w
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -19,6 +19,9 @@ from workers.contracts import PROTOCOL, RunConfig, TokenizerFacts
 from workers.errors import WrongModel
 from workers.sglang import Model
 
+# Without `answer_s`, an answer may take this long for each token asked for, and never less than ten minutes altogether.
+SLOWEST_S_PER_TOKEN = 1.0
+SHORTEST_ANSWER_S = 600.0
 POLL_S = 0.2
 QUIET_S = 2.0
 
@@ -32,6 +35,13 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     def sampling(self, dataset: str) -> dict[str, Any]:
         """What is sent with every request of a dataset: the model's own defaults with the run file's on top."""
         return {**self.facts.generation_config, **self.config.dataset(dataset).sampling}
+
+    def longest_answer_s(self, datasets: Iterable[str]) -> float:
+        """How long a request of any of these datasets may take, in seconds."""
+        if self.config.answer_s is not None:
+            return self.config.answer_s
+        tokens = max(int(self.sampling(name)["max_new_tokens"]) for name in datasets)
+        return max(SHORTEST_ANSWER_S, tokens * SLOWEST_S_PER_TOKEN)
 
 
 class NotPublished(OutsideFault):

@@ -7,6 +7,7 @@ cost, and none is wanted. Nothing is retried here: what an answer or a broken co
 in `workers.outcomes`.
 """
 
+import asyncio
 import functools
 import json
 import os
@@ -62,7 +63,7 @@ class Client:
 
     Args:
         api_key: sent as a bearer token; never logged.
-        read_s: the longest an answer may take, in seconds.
+        read_s: the longest that a whole answer may take, in seconds.
     """
 
     def __init__(self, api_key: str | None, read_s: float) -> None:
@@ -148,11 +149,15 @@ class Client:
             request = httpx.Request(
                 method, _url(url), headers=self._headers | (headers or {}), content=body, extensions={"timeout": limits}
             )
-            answer = await self._transport.handle_async_request(request)
-            try:
-                content = await answer.aread()
-            finally:
-                await answer.aclose()
+            # The transport's own limit is for each read: an answer that drips would take for ever.
+            async with asyncio.timeout(limits["read"]):
+                answer = await self._transport.handle_async_request(request)
+                try:
+                    content = await answer.aread()
+                finally:
+                    await answer.aclose()
+        except TimeoutError as error:
+            raise Broken("timeout", f"no whole answer in {limits['read']:g} s") from error
         except httpx.InvalidURL as error:
             raise Broken("refused", f"{url} is not a URL: {error}") from error
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
