@@ -49,16 +49,20 @@ def wait_for(what: str, condition: Callable[[], T], patience_s: float = PATIENCE
 
 
 class RedisServer:
-    """A Redis or Valkey on a unix socket, with an append-only file; it can be killed and started again."""
+    """A Redis or Valkey on a unix socket, with an append-only file; it can be killed and started again.
 
-    def __init__(self) -> None:
+    `binary` is the server's path; by default the one that `run` would start.
+    """
+
+    def __init__(self, binary: str | None = None) -> None:
+        self._binary = binary or redis_binary()
         self.folder = Path(tempfile.mkdtemp(prefix="tm-e2e-", dir="/tmp"))
         self.url = f"unix://{self.folder}/redis.sock"
         self.client: Any = redis.Redis(unix_socket_path=f"{self.folder}/redis.sock")
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str) -> "RedisServer":
-        command = [redis_binary(), "--port", "0", "--unixsocket", f"{self.folder}/redis.sock", "--save", ""]
+        command = [self._binary, "--port", "0", "--unixsocket", f"{self.folder}/redis.sock", "--save", ""]
         command += ["--dir", str(self.folder), "--appendonly", "yes", "--maxmemory-policy", "noeviction", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for("Redis to start", self._answers)

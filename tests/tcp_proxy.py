@@ -24,10 +24,14 @@ class _Link:
 
 
 class TcpProxy:
-    """A running proxy; `close` ends it. `port` and `address` stay the same for its whole life."""
+    """A running proxy; `close` ends it. `address` stays the same for its whole life.
+
+    `accepted` counts the connections that were tried, cut or not.
+    """
 
     def __init__(self, target: str) -> None:
         self._target = target
+        self.accepted = 0
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_cut = False
@@ -39,8 +43,7 @@ class TcpProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._server = self._wait(self._listen())
-        self.port: int = self._server.sockets[0].getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     # -- faults
 
@@ -98,6 +101,7 @@ class TcpProxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self.accepted += 1
         try:
             # Whoever connects during a blackhole waits for a handshake that does not come.
             await self._passing.wait()
