@@ -106,6 +106,11 @@ def async_twin(connection: "redis.Redis", connections: int) -> "redis.asyncio.Re
     return redis.asyncio.Redis.from_pool(twin)
 
 
+def own_words(error: BaseException | None) -> str:
+    """What the server said, which begins with the kind of the error, without what redis-py says of a pipeline."""
+    return re.sub(r"^Command # \d+ \(.*?\) of pipeline caused error: ", "", str(error), flags=re.DOTALL)
+
+
 @contextmanager
 def translated() -> Generator[None]:
     """Turn redis-py's exceptions into `RedisAway` and `RedisRefuses`, each one sentence with the mend."""
@@ -128,7 +133,7 @@ def translated() -> Generator[None]:
             "this Redis is a read-only replica: give the primary's address in TOKENMILL_REDIS_URL"
         ) from error
     except ResponseError as error:
-        if str(error).startswith("MISCONF"):
+        if own_words(error).startswith("MISCONF"):
             raise RedisRefuses(
                 "Redis cannot write to its disk (MISCONF): free its disk, then the run goes on"
             ) from error
@@ -136,7 +141,7 @@ def translated() -> Generator[None]:
             raise RedisRefuses(
                 f"this Redis database holds keys that are not Tokenmill's ({error}): use another database number"
             ) from error
-        raise RedisRefuses(f"Redis refuses a command: {error}") from error
+        raise RedisRefuses(f"Redis refuses a command: {own_words(error)}") from error
     except RedisError as error:
         raise RedisRefuses(f"Redis fails: {error}") from error
 

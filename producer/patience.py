@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from redis.exceptions import OutOfMemoryError
 
-from budget.connections import RedisAway, RedisRefuses
+from budget.connections import RedisAway, RedisRefuses, own_words
 from budget.errors import Interrupted
 
 log = logging.getLogger("tokenmill.producer")
@@ -89,6 +89,8 @@ def passing(error: RedisAway | RedisRefuses) -> str:
         RedisRefuses: the error itself, if waiting mends nothing.
     """
     cause = error.__cause__
-    if isinstance(error, RedisRefuses) and not (isinstance(cause, OutOfMemoryError) or str(cause).startswith(_PASSING)):
+    if isinstance(error, RedisRefuses) and not (
+        isinstance(cause, OutOfMemoryError) or own_words(cause).startswith(_PASSING)
+    ):
         raise error
     return f"the producer waits: {error}"

@@ -11,7 +11,8 @@ from tests.tcp_proxy import TcpProxy
 from workers.simulator.faults import Fault, Mode
 
 WORKERS = ("w0", "w1", "w2")
-# How a part may end while faults are made: well, told to, refused (its twin is stopped, not dead), Redis away, killed (or told before it listens).
+# How a part may end while faults are made: well, told to, refused (a stopped one holds its lock), Redis away, killed
+# (or told to leave before it listens).
 EXPECTED = {0, 3, 4, 5, -signal.SIGKILL, -signal.SIGTERM}
 
 
