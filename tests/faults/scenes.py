@@ -152,12 +152,18 @@ class MortalSimulator(Simulator):
 
     def __init__(self, simulator: Simulator, config: SimulatorConfig) -> None:
         self.log, self.url, self.child = simulator.log, simulator.url, simulator.child
+        self._speed = config.time_scale
         self._config = msgspec.structs.replace(config, port=int(simulator.url.rpartition(":")[2]))
 
+    @property
+    def is_dead(self) -> bool:
+        return self.child.process.poll() is not None
+
     def kill(self) -> None:
-        self.child.process.kill()
-        self.child.process.wait()
+        """kill -9."""
+        self.child.stop(grace_s=0)
 
     def revive(self, **changes: Any) -> None:
         """Start it again; `changes` to its configuration."""
+        self.kill()
         self.child = SimulatorProcess.start(msgspec.structs.replace(self._config, **changes))

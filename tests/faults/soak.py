@@ -65,6 +65,7 @@ class Soak:
         self.to_redis = TcpProxy(f"{self.redis.folder}/redis.sock")
         self.to_sglang = TcpProxy(self.simulator.url.removeprefix("http://"))
         self.caps = {"A1": self.cap(), "B2": self.cap()}
+        self.made: list[str] = []
         self.write(seed)
 
     def cap(self) -> int | None:
@@ -82,9 +83,10 @@ class Soak:
             job.dataset(name, prompts(name, COUNT), max_tokens="none" if cap is None else cap)
         job.write()
 
-    def run(self) -> tuple[list[str], float]:
-        """The faults that were made, and the seconds until the files grew again."""
+    def run(self) -> float:
+        """Make trouble, heal it, and run to the end; the seconds until the files grew again."""
         trouble = Trouble(self.draw, self.job, self.redis, self.simulator, self.to_redis, self.to_sglang, self.caps)
+        self.made = trouble.made
         trouble.start()
         wait_for("the first answers", lambda: self.job.count() >= 5)
         end = time.monotonic() + CHAOS_S
@@ -98,7 +100,7 @@ class Soak:
         recovered = time.monotonic() - healed if self.job.count() > before else 0.0
         assert last.ended() == 0, last.text[-3000:]
         self.judge(trouble)
-        return trouble.made, recovered
+        return recovered
 
     def judge(self, trouble: Trouble) -> None:
         """Nothing lost, nothing twice, nothing over, and nothing of the product itself failed."""
@@ -142,9 +144,9 @@ def soak(seed: int) -> Seed:
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix=f"tm-soak-{seed}-", dir="/tmp"))
     one = Soak(seed, folder)
-    faults, recovered, problem = list[str](), 0.0, ""
+    recovered, problem = 0.0, ""
     try:
-        faults, recovered = one.run()
+        recovered = one.run()
     except Exception:  # whatever it is, this seed's folder is kept and the next seed runs
         problem = f"see {folder}\n{traceback.format_exc()}"
     finally:
@@ -153,7 +155,7 @@ def soak(seed: int) -> Seed:
     if not problem:
         with contextlib.suppress(OSError):
             shutil.rmtree(folder)
-    return Seed(seed, faults, cost.generated, cost.committed, recovered, time.monotonic() - began, problem)
+    return Seed(seed, one.made, cost.generated, cost.committed, recovered, time.monotonic() - began, problem)
 
 
 def main() -> None:

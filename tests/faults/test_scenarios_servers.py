@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 
-from tests.e2e_support import prompts, wait_for
+from tests.e2e_support import Job, RedisServer, prompts, wait_for
 from tests.faults.scenes import LEASE_S, NAMES, SLOTS, TOKENS, MortalSimulator, Scene
 from tests.tcp_proxy import TcpProxy
 from workers.contracts import job_id
@@ -62,7 +62,7 @@ def test_s5_some_answers_drip_some_never_come(scene: Scene) -> None:
         Fault(mode="hang", count=3, after=40),
     )
     scene.start()
-    scene.ends("S5 answers that drip, hang, never come", most_again=4 * 6 * TOKENS, answered=False)
+    scene.ends("S5 answers that drip, hang, never come", most_again=6 * 600, answered=False)
     (rejected,) = scene.job.rejected("A1")
     assert (rejected["reason"], rejected["attempts"]) == ("timeout", 3)
     assert scene.answered == scene.total - 1
@@ -85,17 +85,21 @@ def test_s5_an_answer_of_many_leases(scene: Scene) -> None:
     assert {line["attempt"] for name in NAMES for line in scene.job.lines(name)} == {1}
 
 
-def test_s8_a_prompt_that_kills_servers_and_others_that_cannot_be_sent(scene: Scene) -> None:
+def test_s8_a_prompt_that_kills_servers_and_others_that_cannot_be_sent(
+    job: Job, redis_server: RedisServer, mortal: Callable[..., MortalSimulator]
+) -> None:
     """One crashes SGLang, one is always aborted; beside them what is damaged, too long, huge, or odd but good."""
-    simulator = mortal_of(scene)
+    simulator = mortal(crash_s=0.3)
+    scene = Scene(job, redis_server, simulator)
     deadly, aborted = 1901, 1902
     rows: list[object] = [
         *prompts("A1", 60),
         {"id": "deadly", "input_ids": [5, deadly]},
         {"id": "aborted", "input_ids": [5, aborted]},
         {"id": "long", "input_ids": [5] * 40_000},
-        {"id": "huge", "prompt": "word " * 4_000_000},
-        {"id": "odd", "prompt": "half a pair \ud800, nothing \u0000, a line \u2028 and an end \u0085"},
+        {"id": "huge", "prompt": "word " * 1_000_000},
+        {"id": "half", "prompt": "half a pair: \ud800"},
+        {"id": "odd", "prompt": "nothing \u0000, a line \u2028 and an end \u0085"},
     ]
     lines = [*(json.dumps(row).encode() for row in rows), b'{"id": "torn", "input_ids": [5', b"\xff\xfe\xfa"]
     scene.job.dataset("A1", b"\n".join([*lines, b""]), max_tokens="none")
@@ -106,18 +110,18 @@ def test_s8_a_prompt_that_kills_servers_and_others_that_cannot_be_sent(scene: Sc
 
     def nurse(stop: threading.Event) -> None:
         while not stop.wait(0.05):
-            if simulator.child.process.poll() is not None:
+            if simulator.is_dead:
                 deaths.append(time.monotonic())
-                simulator.revive(faults=faults)
+                simulator.revive(faults=faults, crash_s=0.3)
 
     with in_the_background(nurse):
         scene.start()
-        scene.ends("S8 a prompt that kills SGLang, and six bad rows", most_again=5 * IN_FLIGHT, answered=False)
+        scene.ends("S8 a prompt that kills SGLang, and seven bad rows", most_again=5 * IN_FLIGHT, answered=False)
     reasons = {line["id"]: line["reason"] for line in scene.job.rejected("A1")}
     assert len(deaths) == 4
     assert {reasons.pop(name) for name in ("deadly", "aborted", "long", "huge")} == {"poison", "aborted", "too_long"}
-    assert sorted(reasons.values()) == ["malformed", "malformed"]
-    assert scene.answered == scene.total - 6
+    assert sorted(reasons.values()) == ["malformed", "malformed", "surrogate"]
+    assert scene.answered == scene.total - 7 and "odd" in {line["id"] for line in scene.job.lines("A1")}
 
 
 def test_s8_a_prompt_that_kills_workers(scene: Scene) -> None:

@@ -1,11 +1,12 @@
 """Faults at random, for the soak: whom to kill, stop, cut off, fill up or empty next."""
 
+import contextlib
 import random
 import signal
 import time
 from collections.abc import Callable
 
-from tests.e2e_support import Job, RedisServer, Running
+from tests.e2e_support import Job, RedisServer, Running, wait_for
 from tests.faults.scenes import MortalSimulator
 from tests.tcp_proxy import TcpProxy
 from workers.simulator.faults import Fault, Mode
@@ -94,7 +95,7 @@ class Trouble:
     def heal(self) -> None:
         """Everything is taken back; all parts are gone, half of the times killed."""
         self._take_back(float("inf"))
-        self._simulator.faults()
+        wait_for("the simulated server to listen", self._tell)
         how = self._draw.choice([signal.SIGKILL, signal.SIGTERM])
         for part in self._parts.values():
             if part.is_running:
@@ -191,7 +192,7 @@ class Trouble:
 
     def _simulator_faults(self) -> None:
         """A few of its faults at once, for a while."""
-        if self._simulator.child.process.poll() is not None:
+        if self._simulator.is_dead:
             return
         modes = self._draw.sample(MODES, 3)
         faults = [Fault(mode=mode, probability=0.1, count=4, seconds=0.05 if mode == "drip" else 0) for mode in modes]
@@ -199,7 +200,14 @@ class Trouble:
         whole = self._draw.choice(choices)
         if whole is not None:
             faults.append(Fault(mode=whole, seconds=self._draw.uniform(0.2, 1.5)))
-        self._simulator.faults(*faults)
+        self._tell(*faults)
+
+    def _tell(self, *faults: Fault) -> bool:
+        """False where it cannot be told: it refuses connections just now."""
+        with contextlib.suppress(OSError):
+            self._simulator.faults(*faults)
+            return True
+        return False
 
     # -- wires
 
