@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -164,6 +165,8 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=0, help="run so many new seeds")
     options = parser.parse_args()
     fresh = [random.SystemRandom().randrange(NEWEST) for _ in range(options.new)]
+    # Told to stop, it ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
     done: list[Seed] = []
     for seed in [*options.seeds, *fresh]:
         done.append(soak(seed))
