@@ -54,11 +54,10 @@ def test_s7_a_file_is_deleted_under_the_collector(scene: Scene) -> None:
 
 
 def test_s16_the_last_jobs_and_empty_ends(job: Job, redis_server: RedisServer, start_simulator: StartSimulator) -> None:
-    """A cap reached exactly, five prompts for thirty-two slots, no prompts at all, and nothing but bad ones."""
+    """A cap reached exactly, five prompts for thirty-two slots, nothing but bad prompts, a cap of 0."""
     simulator = start_simulator()
     job.dataset("exact", prompts("exact", 40), max_tokens=10 * HELD_TOKENS)
     job.dataset("few", prompts("few", 5), max_tokens="none")
-    job.dataset("none", [], max_tokens=1000)
     job.dataset("bad", [{"id": str(n), "answer": "42"} for n in range(5)], max_tokens=1000)
     job.dataset("zero", prompts("zero", 5), max_tokens=0)
     job.tables["sglang"] = {"servers": [simulator.url], "concurrency": 32}
@@ -68,7 +67,7 @@ def test_s16_the_last_jobs_and_empty_ends(job: Job, redis_server: RedisServer, s
     job.finish(*parts)
     job.check()
     counts = {name: (len(job.lines(name)), len(job.rejected(name)), len(job.dropped(name))) for name in job.names}
-    assert counts == {"exact": (10, 0, 30), "few": (5, 0, 0), "none": (0, 0, 0), "bad": (0, 5, 0), "zero": (0, 0, 5)}
+    assert counts == {"exact": (10, 0, 30), "few": (5, 0, 0), "bad": (0, 5, 0), "zero": (0, 0, 5)}
     assert redis_server.spent("exact") == 10 * HELD_TOKENS
     before, sent = job.files(), simulator.state()["received"]
     assert job.call("run").code == 0
