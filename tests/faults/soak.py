@@ -160,6 +160,10 @@ def soak(seed: int) -> Seed:
     return Seed(seed, one.made, cost.generated, cost.committed, recovered, time.monotonic() - began, problem)
 
 
+def _stop(_signal: int, _frame: object) -> None:
+    sys.exit(3)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seeds", nargs="*", type=int, help="run these seeds")
@@ -167,7 +171,7 @@ def main() -> None:
     options = parser.parse_args()
     fresh = [random.SystemRandom().randrange(NEWEST) for _ in range(options.new)]
     # Told to stop, it ends what it has started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    signal.signal(signal.SIGTERM, _stop)
     done: list[Seed] = []
     for seed in [*options.seeds, *fresh]:
         done.append(soak(seed))

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from tests.e2e_support import wait_for
+from tests.e2e_support import Job, RedisServer, Simulator, wait_for
 from tests.faults.scenes import LEASE_S, NAMES, SLOTS, TOKENS, Scene
 from tests.tcp_proxy import TcpProxy
 
@@ -67,8 +67,11 @@ def test_s4_sglang_falls_silent(scene: Scene, wire: Wire) -> None:
     scene.ends("S4 SGLang silent for three leases", most_again=0)
 
 
-def test_s4_answers_of_sglang_are_lost(scene: Scene, wire: Wire) -> None:
+def test_s4_answers_of_sglang_are_lost(
+    job: Job, redis_server: RedisServer, mortal: Callable[..., Simulator], wire: Wire
+) -> None:
     """Requests arrive, answers do not: given up at the deadline, and made again."""
+    scene = Scene(job, redis_server, mortal(speed=4))
     link = wire(scene.simulator.url.removeprefix("http://"))
     scene.job.tables["sglang"].update(servers=[f"http://{link.address}"], answer_s=5)
     scene.job.write()

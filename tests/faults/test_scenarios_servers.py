@@ -51,8 +51,11 @@ def test_s3_a_server_that_is_away_is_asked_seldom(scene: Scene, wire: Wire) -> N
     scene.ends("S3 the wire to SGLang cut", most_again=IN_FLIGHT)
 
 
-def test_s5_some_answers_drip_some_never_come(scene: Scene) -> None:
+def test_s5_some_answers_drip_some_never_come(
+    job: Job, redis_server: RedisServer, mortal: Callable[..., MortalSimulator]
+) -> None:
     """The others go on; a slot falls free at the deadline; what never works is rejected; the run ends."""
+    scene = Scene(job, redis_server, mortal(speed=8))
     scene.job.tables["sglang"]["answer_s"] = 3
     stuck = prompts("A1", 1)[0]["input_ids"][1] + 7
     scene.job.write()
