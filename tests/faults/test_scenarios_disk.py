@@ -54,7 +54,12 @@ def test_s7_a_file_is_deleted_under_the_collector(scene: Scene) -> None:
 
 
 def test_s16_the_last_jobs_and_empty_ends(job: Job, redis_server: RedisServer, start_simulator: StartSimulator) -> None:
-    """A cap reached exactly, five prompts for thirty-two slots, nothing but bad prompts, a cap of 0."""
+    """A cap reached exactly, five prompts for thirty-two slots, nothing but bad prompts, a cap of 0.
+
+    And the shell's proxies are dead: servers are asked directly.
+    """
+    for name in ("http_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        job.environment[name] = "socks5://127.0.0.1:1" if name == "ALL_PROXY" else "http://127.0.0.1:1"
     simulator = start_simulator()
     job.dataset("exact", prompts("exact", 40), max_tokens=10 * HELD_TOKENS)
     job.dataset("few", prompts("few", 5), max_tokens="none")

@@ -151,3 +151,15 @@ def test_s15_a_redis_that_fills_up_again_and_again(scene: Scene) -> None:
         scene.recovered()
     scene.ends("S15 Redis out of memory", most_again=0)
     assert account(scene.job).ratio == 1
+
+
+def test_s15_somebody_elses_script_blocks_redis(scene: Scene) -> None:
+    """For two seconds every command is answered BUSY: all wait, and go on."""
+    scene.start()
+    client: Any = scene.redis.client
+    client.config_set("busy-reply-threshold", 100)
+    loop = "local t = redis.call('TIME')[1] repeat until redis.call('TIME')[1] - t >= 3"
+    client.eval(loop, 0)
+    scene.recovered()
+    scene.ends("S15 a script of another client blocks Redis for 3 s", most_again=IN_FLIGHT)
+    assert any("BUSY" in part.text for part in scene.parts.values())
