@@ -74,10 +74,15 @@ def connect(url: str) -> "redis.Redis":
         BadRedisUrl: it is not a redis://, rediss:// or unix:// URL.
     """
     try:
-        return redis.Redis.from_url(url, health_check_interval=15)
+        client: Any = redis.Redis.from_url(url, health_check_interval=15)
     except (ValueError, TypeError) as error:
         # The error's own text may quote a part of the password.
         raise BadRedisUrl(f"{without_secret(url)!r} is not a Redis URL: give redis://HOST:PORT/0") from error
+    if client.connection_pool.connection_kwargs.get("decode_responses"):
+        raise BadRedisUrl(
+            f"{without_secret(url)!r} asks for decode_responses, but results are not text: leave it out of the URL"
+        )
+    return client
 
 
 def connect_async(url: str, connections: int) -> "redis.asyncio.Redis":

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from rq.command import send_shutdown_command
 
 from tests.e2e_support import Job, RedisServer, Simulator, wait_for
 from tests.faults.scenes import SLOTS, TOKENS, Scene, account
@@ -67,6 +68,26 @@ def test_s2_emptied_and_killed(either: Scene) -> None:
     scene.recovered()
     scene.ends("S2 FLUSHALL and kill -9", most_again=2 * IN_FLIGHT)
     assert scene.simulator.served(*scene.job.names) - served <= scene.total - written + 2 * SLOTS
+
+
+def test_s2_a_worker_hears_commands_after_redis_was_away(scene: Scene) -> None:
+    """RQ's thread for commands has its own connection, which must come back too."""
+    scene.start()
+    scene.simulator.hold()
+    wait_for("both in flight", lambda: set(scene.redis.holders(*scene.job.names).values()) == {SLOTS})
+    scene.redis.kill()
+    scene.redis.start()
+    worker = scene.parts.pop("w0")
+
+    def told() -> bool:
+        send_shutdown_command(scene.redis.client, "w0")
+        return "draining" in worker.text
+
+    wait_for("the worker to hear", told)
+    scene.simulator.let_go()
+    assert worker.ended() == 3, worker.text
+    scene.recovered()
+    scene.ends("S2 a command to a worker after Redis was killed -9", most_again=0)
 
 
 def test_s2_frozen_for_longer_than_a_client_waits(scene: Scene) -> None:
