@@ -11,7 +11,8 @@ import asyncio
 import functools
 import json
 import os
-from typing import Any, Literal, cast
+import socket
+from typing import Any, Literal, NamedTuple, cast
 
 import aiohttp
 import httpx
@@ -21,6 +22,18 @@ import msgspec
 # SGLang closes idle connections after 5 s without saying so; ours are closed before.
 KEEPALIVE_S = 4.0
 CONNECT_S = 5.0
+
+
+class Probes(NamedTuple):
+    """When the kernel asks whether the other machine is still there, while nothing comes from it."""
+
+    after_s: int
+    every_s: int
+    tries: int
+
+
+# A machine that lost its power resets nothing; without probes its requests would wait until their deadline, for hours.
+PROBES = Probes(after_s=30, every_s=10, tries=3)
 
 
 class Broken(Exception):
@@ -40,6 +53,18 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_path: str
     weight_version: str
     context_length: int | None
+
+
+def _socket(address: Any) -> socket.socket:
+    """A socket whose connection breaks when the other machine is gone."""
+    family, kind, protocol = address[:3]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+    for name, value in zip(names, PROBES, strict=True):
+        if (option := getattr(socket, name, None)) is not None:  # macOS has not all of them
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
 
 
 _url = functools.lru_cache(maxsize=1024)(httpx.URL)  # a tenth of a request's cost is parsing it
@@ -73,7 +98,8 @@ class Client:
         self._transport = httpx_aiohttp.AiohttpTransport(
             trust_env=False,
             client=lambda: aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S), trust_env=False
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, socket_factory=_socket),
+                trust_env=False,
             ),
         )
         self._long = {"read": read_s, "connect": CONNECT_S}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.e2e_support import Job, RedisServer, Simulator, prompts, simulator_config, wait_for
-from tests.faults.scenes import TIMING, MortalSimulator, account
+from tests.faults.scenes import SHORT_LEASES, MortalSimulator, account
 from tests.faults.trouble import Trouble
 from tests.support import server_binary
 from tests.tcp_proxy import TcpProxy
@@ -79,7 +79,7 @@ class Soak:
         job.tables["run"] = {"name": f"soak-{seed}", "admission": ("forecast", "strict", "drain")[seed % 3]}
         job.tables["sampling"]["max_new_tokens"] = MOST
         job.tables["sglang"] = {"servers": [f"http://{self.to_sglang.address}"], "concurrency": SLOTS, "answer_s": 4}
-        job.tables["timing"] = dict(TIMING)
+        job.tables["timing"] = dict(SHORT_LEASES)
         for name, cap in self.caps.items():
             job.dataset(name, prompts(name, COUNT), max_tokens="none" if cap is None else cap)
         job.write()

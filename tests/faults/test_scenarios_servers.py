@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Generator
 
-from tests.e2e_support import Job, RedisServer, prompts, wait_for
-from tests.faults.scenes import LEASE_S, NAMES, SLOTS, TOKENS, MortalSimulator, Scene
+from tests.e2e_support import TIMING, Job, RedisServer, prompts, wait_for
+from tests.faults.scenes import NAMES, SLOTS, TOKENS, MortalSimulator, Scene
 from tests.tcp_proxy import TcpProxy
 from workers.contracts import job_id
 from workers.simulator.faults import Fault
@@ -80,11 +80,11 @@ def test_s5_an_answer_of_many_leases(scene: Scene) -> None:
     wait_for("requests in flight", lambda: scene.in_flight == SLOTS)
     first = scene.redis.client.hgetall("budget:A1:leases")
     began = scene.redis.client.time()[0]
-    wait_for("five leases", lambda: scene.redis.client.time()[0] - began > 5 * LEASE_S)
+    wait_for("two leases", lambda: scene.redis.client.time()[0] - began > 2 * TIMING["lease_ms"] / 1000)
     assert scene.redis.client.hgetall("budget:A1:leases").keys() == first.keys()
     scene.simulator.let_go()
     scene.recovered()
-    scene.ends("S5 answers that take five leases", most_again=0)
+    scene.ends("S5 answers that take two leases", most_again=0)
     assert {line["attempt"] for name in NAMES for line in scene.job.lines(name)} == {1}
 
 

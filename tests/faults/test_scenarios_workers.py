@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from tests.e2e_support import wait_for
-from tests.faults.scenes import LEASE_S, SLOTS, TOKENS, Scene
+from tests.faults.scenes import SHORT_LEASE_S, SLOTS, TOKENS, Scene
 from tests.tcp_proxy import TcpProxy
 
 Wire = Callable[[str], TcpProxy]
@@ -60,13 +60,14 @@ def test_s9_everything_is_delivered_twice(scene: Scene) -> None:
 
 def test_s9_a_stopped_worker_wakes_when_its_jobs_are_done(scene: Scene) -> None:
     """Its answers come late: a lease that ran out five times over, and somebody else's answer is in the file."""
+    scene.short_leases()
     scene.start()
     wait_for("both in flight", lambda: set(scene.redis.holders(*scene.job.names).values()) == {SLOTS})
     scene.parts["w0"].send(signal.SIGSTOP)
     frozen = time.monotonic()
     wait_for("its jobs to be taken over", lambda: "w0" not in scene.redis.holders(*scene.job.names))
     scene.until(0.6)
-    wait_for("five leases", lambda: time.monotonic() - frozen > 5 * LEASE_S)
+    wait_for("five leases", lambda: time.monotonic() - frozen > 5 * SHORT_LEASE_S)
     scene.parts["w0"].send(signal.SIGCONT)
     scene.recovered()
     scene.ends("S9 a worker frozen for five leases, its answers late", most_again=IN_FLIGHT)
