@@ -28,7 +28,7 @@ from workers.contracts import job_id
 from workers.simulator.lengths import LengthSpec
 
 COUNT, SLOTS, MEAN, MOST = 90, 12, 60, 300
-CHAOS_S = 8.0
+CHAOS_S, FEWEST = 8.0, 8
 NEWEST = 1_000_000
 
 
@@ -91,7 +91,7 @@ class Soak:
         trouble.start()
         wait_for("the first answers", lambda: self.job.count() >= 5)
         end = time.monotonic() + CHAOS_S
-        while time.monotonic() < end:
+        while time.monotonic() < end or len(self.made) < FEWEST:
             trouble.make()
             trouble.wait(self.draw.uniform(0.1, 0.9))
         trouble.heal()
