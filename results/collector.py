@@ -177,6 +177,7 @@ class Collector:
             entry.publish()
             entry.restore_facts()
         self._run_id = run_id
+        restarted = again or runbook.was_restarted(self._connection)
         doubtful = {name: seeding.unknown(self._connection, s.index, self._tick) for name, s in self._sinks.items()}
         left = self._stream.lengths()
         while any(count > 0 for count in left.values()):
@@ -191,6 +192,8 @@ class Collector:
         if runbook.run_id(self._connection) != run_id:
             raise RedisAway("it was restarted while it was being seeded")
         entry.set_ready(run_id)
+        if restarted:
+            self._renew_log()
         self._seeded = True
         answers = sum(len(sink.index.answers) for sink in self._sinks.values())
         tokens = sum(self._tokens().values())
@@ -202,6 +205,14 @@ class Collector:
             f"{changed:,}",
             f"{forgotten:,}",
         )
+
+    def _renew_log(self) -> None:
+        """What a Redis that was killed left half written in its file must not be read again."""
+        try:
+            runbook.renew_log(self._connection)
+        except (RedisAway, RedisRefuses) as problem:
+            # It may be at it already, or this user may not ask for it: the run goes on.
+            log.debug("Redis does not write its append-only file anew: %s", problem)
 
     def _collect(self, block_s: float | None) -> Batch:
         """One batch from the streams into the files: written, fsynced, and only then taken out of Redis."""
