@@ -15,7 +15,7 @@ from typing import TypeVar
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from budget import connections, keys, runbook, snapshot
+from budget import connections, keys, runbook, snapshot, verbs
 from budget.connections import RedisAway, RedisDamaged, RedisRefuses
 from budget.ledger import Ledger
 from budget.locks import Lock
@@ -187,6 +187,8 @@ class Collector:
         for name, sink in self._sinks.items():
             changed += seeding.seed_all(self._ledger, sink.index, self._tick)
             forgotten += seeding.forget(self._ledger, sink, doubtful[name], self._tick)
+            if restarted:
+                self._ledger(verbs.recount(dataset=name))
         # Entries that came meanwhile may say more than what was just seeded over them.
         self._mending = True
         if runbook.run_id(self._connection) != run_id:

@@ -463,6 +463,19 @@ class TestSeed:
         rig.check()
         assert rig.forget("A", "A-1", "A-2") == (0, 7)
 
+    def test_recount_sets_every_counter_to_what_it_counts(self, rig: Rig) -> None:
+        rig.seed("A", ("A-1", 5), ("A-2", 0), ("A-3", 700))
+        rig.enqueue("A", "A-4", "A-5")
+        rig.claim("A", k=1)
+        rig.connection.incrby(keys.spent("A"), 7)
+        for name in ("reserved", "committed", "rejected"):
+            rig.connection.hincrby(keys.budget("A"), name, 3)
+        rig.connection.hincrby(keys.ages("A"), "f0", -2)
+        rig.connection.hset(keys.ages("A"), "c3", "many")
+        assert rig.run(verbs.recount(dataset="A")) == (0, 705)
+        rig.check()
+        assert rig.run(verbs.recount(dataset="A")) == (0, 705)
+
     def test_counts_the_cut_ones_once(self, rig: Rig) -> None:
         for _ in range(2):
             rig.run(verbs.seed(dataset="A", entries=[("A-1", 5, True), ("A-2", 5, False)]))
