@@ -14,6 +14,13 @@ from tests.tcp_proxy import TcpProxy
 __all__ = ["job", "local_job", "redis_server", "start_simulator"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A scenario is a dozen processes, each of which starts a Python: it takes its time on a machine with other work."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.name.startswith(("test_scenarios", "test_soak")):
+            item.add_marker(pytest.mark.timeout(600))
+
+
 @pytest.fixture
 def mortal(tmp_path: Path) -> Generator[Callable[..., MortalSimulator]]:
     """Starts a simulated server that a scenario may kill and start again."""
