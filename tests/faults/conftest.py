@@ -15,7 +15,7 @@ __all__ = ["job", "local_job", "redis_server", "start_simulator"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A scenario is a dozen processes, each of which starts a Python: it takes its time on a machine with other work."""
+    """A scenario is a dozen processes, each of which starts a Python: give it time where there is other work."""
     for item in items:
         if item.path.parent == Path(__file__).parent and item.path.name.startswith(("test_scenarios", "test_soak")):
             item.add_marker(pytest.mark.timeout(600))
