@@ -104,11 +104,9 @@ class OutputFolder:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
-            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "?"
+            taken = self._taken(descriptor)
             os.close(descriptor)
-            raise FolderTaken(
-                f"process {owner} already collects into {self.path}: stop it first, or give this run another `output`"
-            ) from None
+            raise taken from None
         except OSError as error:
             os.close(descriptor)
             raise _unusable(path, error) from error
@@ -119,18 +117,35 @@ class OutputFolder:
             os.close(self._lock)
             self._lock = None
 
-    def is_locked(self) -> bool:
-        """Whether a process collects into the folder now."""
+    def _taken(self, descriptor: int) -> FolderTaken:
+        owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "?"
+        return FolderTaken(
+            f"process {owner} already collects into {self.path}: stop it first, or give this run another `output`"
+        )
+
+    def refuse_if_taken(self) -> None:
+        """Only look whether a process collects into the folder now.
+
+        Raises:
+            FolderTaken: one does.
+        """
         try:
             descriptor = os.open(self.own / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
-            return False
+            return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            return True
+            raise self._taken(descriptor) from None
         finally:
             os.close(descriptor)
+
+    def is_locked(self) -> bool:
+        """Whether a process collects into the folder now."""
+        try:
+            self.refuse_if_taken()
+        except FolderTaken:
+            return True
         return False
 
     def state(self) -> FolderState | None:

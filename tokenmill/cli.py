@@ -154,10 +154,12 @@ def run(file: "RunFile", *, overrides: tuple[str, ...], workers: int, as_json: b
     """
     from rich.console import Console
 
+    from results.folder import OutputFolder
     from tokenmill.local import LocalRun, simulator_config
 
     simulator_config(file)
     _check_prompts(file)
+    OutputFolder(file.output).refuse_if_taken()
     console = Console(stderr=as_json)
     sys.exit(
         LocalRun(file, overrides=overrides, workers=workers, wait_s=wait_s, as_json=as_json, console=console).run()
@@ -165,9 +167,11 @@ def run(file: "RunFile", *, overrides: tuple[str, ...], workers: int, as_json: b
 
 
 def _check_prompts(file: "RunFile") -> None:
-    """Missing prompt files are said before anything is started."""
+    """Missing prompt files, and a tokenizer's folder that is not there, are said before anything is started."""
     from producer.prompt_set import Files
+    from workers.chat import check_name
 
+    check_name(file.config.tokenizer)
     Files(file.config).check(file.config.datasets)
 
 
