@@ -14,6 +14,7 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoScriptError
 
+from budget import failpoints
 from budget.connections import translated
 from budget.forecast import EDGES
 from budget.verbs import Call
@@ -103,6 +104,9 @@ class AsyncLedger:
                     for call in calls:
                         pipe.evalsha(_digest(call.script), len(call.keys), *call.keys, *call.args)
                     answers = await pipe.execute(raise_on_error=False)
+                    if failpoints.ACTIVE:
+                        for job in (str(call.args[0]) for call in calls if call.script == "commit"):
+                            failpoints.hit("commit_sent", job)
         except Exception as error:
             return [error] * len(calls)
         return [await self._settled(call, answer) for call, answer in zip(calls, answers, strict=True)]

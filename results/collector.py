@@ -15,7 +15,7 @@ from typing import TypeVar
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from budget import connections, keys, runbook, snapshot
+from budget import connections, failpoints, keys, runbook, snapshot
 from budget.connections import RedisAway, RedisRefuses
 from budget.ledger import Ledger
 from budget.locks import Lock
@@ -197,6 +197,8 @@ class Collector:
         for name in batch.entries:
             self._sinks[name].write()
         if batch.entries:
+            if failpoints.ACTIVE:
+                failpoints.hit("after_fsync_before_trim")
             self._stream.remove(batch)
         settled = sum(seeding.settle(self._ledger, sink) for sink in self._sinks.values())
         if self._said.pop("away", None):

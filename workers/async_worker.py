@@ -216,6 +216,7 @@ class AsyncWorker(BaseWorker):
             if config.max_hours is not None:
                 asyncio.get_running_loop().call_later(config.max_hours * 3600, self._on_time_over, config.max_hours)
             beats = asyncio.create_task(self._beat_for_ever(engine, config))
+            beats.add_done_callback(engine.ended)
             try:
                 await engine.run()
             finally:

@@ -7,6 +7,7 @@ cost, and none is wanted. Nothing is retried here: what an answer or a broken co
 in `workers.outcomes`.
 """
 
+import asyncio
 import functools
 import json
 import os
@@ -16,6 +17,8 @@ import aiohttp
 import httpx
 import httpx_aiohttp
 import msgspec
+
+from budget import failpoints
 
 # SGLang closes idle connections after 5 s without saying so; ours are closed before.
 KEEPALIVE_S = 4.0
@@ -149,6 +152,8 @@ class Client:
                 method, _url(url), headers=self._headers | (headers or {}), content=body, extensions={"timeout": limits}
             )
             answer = await self._transport.handle_async_request(request)
+            if failpoints.ACTIVE and headers and (task := asyncio.current_task()):
+                failpoints.hit("after_headers", task.get_name())
             try:
                 content = await answer.aread()
             finally:
