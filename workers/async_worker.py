@@ -25,6 +25,7 @@ from budget import connections, environment, keys, process, snapshot, sweep
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Interrupted, Problem
 from budget.ledger import AsyncLedger, Ledger
+from workers.background import end
 from workers.contracts import RunConfig
 from workers.engine import Engine
 from workers.errors import RunFault, ServerAway
@@ -220,8 +221,7 @@ class AsyncWorker(BaseWorker):
             try:
                 await engine.run()
             finally:
-                beats.cancel()
-                await asyncio.gather(beats, return_exceptions=True)
+                await end(beats)
                 await asyncio.to_thread(self._tell_waste, engine)
         finally:
             await servers.close()

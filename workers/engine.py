@@ -18,6 +18,7 @@ from budget.ledger import AsyncLedger
 from budget.verbs import Claimed, Lease
 from workers import outcomes
 from workers.attempt import Attempt, Completion
+from workers.background import end
 from workers.claims import Claims
 from workers.complaints import Complaints
 from workers.contracts import HostileJob, decode_job_data
@@ -153,9 +154,7 @@ class Engine:
                 if late and self._abandoned:
                     break
         finally:
-            for part in (renewing, claiming):
-                part.cancel()
-            await asyncio.gather(renewing, claiming, return_exceptions=True)
+            await end(renewing, claiming)
         if self.fatal is not None:
             raise self.fatal
 

@@ -15,6 +15,7 @@ import msgspec
 
 from budget.errors import Problem
 from workers import outcomes
+from workers.background import end
 from workers.contracts import TokenizerFacts
 from workers.errors import KeyRefused, RunFault, WrongModel
 from workers.sglang import Broken, Client, Model
@@ -102,9 +103,7 @@ class Servers:
         task.add_done_callback(self._probes.discard)
 
     async def close(self) -> None:
-        for task in self._probes:
-            task.cancel()
-        await asyncio.gather(*self._probes, return_exceptions=True)
+        await end(*self._probes)
 
     async def _probe_until_up(self, server: Server) -> None:
         pause = self._pause_s
