@@ -17,6 +17,7 @@ from redis.exceptions import NoScriptError
 from budget import failpoints
 from budget.connections import translated
 from budget.forecast import EDGES
+from budget.protocol import PROTOCOL
 from budget.verbs import Call
 
 T = TypeVar("T")
@@ -27,10 +28,10 @@ TOGETHER = 64
 
 @cache
 def source(verb: str) -> str:
-    """The Lua text of a verb as it is sent: the bucket edges, the shared prelude, the verb's own file."""
+    """The Lua text of a verb as it is sent: what Python says once, the shared prelude, the verb's own file."""
     folder = resources.files("budget") / "lua"
-    edges = "local EDGES = {" + ",".join(map(str, EDGES)) + "}\n"
-    return edges + (folder / "prelude.lua").read_text() + (folder / f"{verb}.lua").read_text()
+    said = f"local PROTOCOL = '{PROTOCOL}'\nlocal EDGES = {{{','.join(map(str, EDGES))}}}\n"
+    return said + (folder / "prelude.lua").read_text() + (folder / f"{verb}.lua").read_text()
 
 
 @cache
@@ -50,6 +51,7 @@ class Ledger:
         Raises:
             RedisAway: Redis cannot be reached, or does not answer.
             RedisRefuses: Redis answers with an error (out of memory, read only, no permission).
+            OtherProtocol: another version of Tokenmill started the run; nothing was changed.
         """
         client: Any = self.connection
         with translated():

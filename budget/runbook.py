@@ -15,6 +15,7 @@ from redis.exceptions import WatchError
 from budget import keys
 from budget.connections import translated
 from budget.errors import Refused, UserProblem
+from budget.protocol import refuse_other, release
 
 
 class AnotherRun(Refused):
@@ -84,16 +85,13 @@ def publish(
 
     Raises:
         AnotherRun: it holds another run or another output folder.
+        OtherProtocol: another version of Tokenmill wrote it.
         Changed: a dataset's fingerprint differs from what its answers were collected under.
     """
     client: Any = connection
     before = published(connection)
     refuse_another(before, output_id)
-    if int(before.get("protocol", protocol)) != protocol:
-        raise AnotherRun(
-            f"this Redis database was written by another version of Tokenmill (protocol {before['protocol']}, this "
-            f"is {protocol}): use that version, or `tokenmill reset` and run again; the files stay"
-        )
+    refuse_other(before, protocol)
     for dataset, fingerprint in fingerprints.items():
         known: dict[str, str] = json.loads(before.get(f"fingerprint:{dataset}", "{}"))
         if found := differences(known, fingerprint):
@@ -103,6 +101,7 @@ def publish(
         "name": name,
         "output_id": output_id,
         "protocol": str(protocol),
+        "release": release(),
     }
     for dataset, fingerprint in fingerprints.items():
         entry[f"fingerprint:{dataset}"] = json.dumps(dict(fingerprint))

@@ -82,7 +82,7 @@ class Collector:
 
         Raises:
             FolderTaken, Held, LockLost: another collector has the folder or the run.
-            AnotherRun, BadFolder, Changed: the database or the folder is not this run's.
+            AnotherRun, OtherProtocol, BadFolder, Changed: the database or the folder is not this run's.
             RedisAway, RedisUnsafe: Redis cannot be reached in time, or is unsafe.
             NotWritable, DiskFault, FileChanged: the files cannot be written; nothing was lost.
         """

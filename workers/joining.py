@@ -14,8 +14,9 @@ import redis
 
 from budget import runbook
 from budget.connections import RedisAway
-from budget.errors import OutsideFault, Refused
-from workers.contracts import PROTOCOL, RunConfig, TokenizerFacts
+from budget.errors import OutsideFault
+from budget.protocol import refuse_other
+from workers.contracts import RunConfig, TokenizerFacts
 from workers.errors import WrongModel
 from workers.sglang import Model
 
@@ -38,21 +39,6 @@ class NotPublished(OutsideFault):
     """Nobody has published a run in this Redis."""
 
 
-def parse_config(text: str) -> RunConfig:
-    """The configuration as the collector published it.
-
-    Raises:
-        Refused: another version of Tokenmill wrote it.
-    """
-    protocol = json.loads(text).get("protocol")
-    if protocol != PROTOCOL:
-        raise Refused(
-            f"the run was started by another version of Tokenmill (protocol {protocol}, this is {PROTOCOL}): "
-            f"install the same version here"
-        )
-    return msgspec.json.decode(text, type=RunConfig)
-
-
 def join(
     connection: "redis.Redis", *, wait_s: float, stopping: Callable[[], bool], say: Callable[[str], None]
 ) -> Joined | None:
@@ -63,7 +49,7 @@ def join(
 
     Raises:
         RedisAway: Redis stayed unreachable.
-        Refused: another version of Tokenmill owns the run.
+        OtherProtocol: another version of Tokenmill owns the run.
     """
     started = time.monotonic()
     said: str | None = None
@@ -71,11 +57,12 @@ def join(
         waiting_for = "the collector (`tokenmill collect RUN.toml`)"
         try:
             entry = runbook.published(connection)
+            refuse_other(entry)
             if "config" in entry:
                 waiting_for = "the producer (`tokenmill push RUN.toml`), which loads the tokenizer"
                 if "tokenizer" in entry:
                     facts = msgspec.json.decode(entry["tokenizer"], type=TokenizerFacts)
-                    return Joined(config=parse_config(entry["config"]), facts=facts)
+                    return Joined(config=msgspec.json.decode(entry["config"], type=RunConfig), facts=facts)
         except RedisAway:
             if time.monotonic() - started > wait_s:
                 raise

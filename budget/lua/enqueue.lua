@@ -10,6 +10,8 @@ local enqueued_at, lease_ms, dataset, inputs = ARGV[5], int(ARGV[6]), ARGV[7], i
 local d = block(5)
 local first_job = 5 + BLOCK
 
+local refusal = other_protocol(KEYS[1])
+if refusal then return refusal end
 if not is_ready(KEYS[2]) then return { 'notready', 0, redis.call('LLEN', d.queue) } end
 local f, total = facts(d), totals(KEYS[1], first_job + jobs, all)
 f.exhausted = false
