@@ -170,7 +170,7 @@ local function free_lease(d, job, lease)
   redis.call('ZREM', d.started, job .. ':' .. lease.token)
 end
 
--- Whatever RQ still lists of a job that has ended here.
+-- Whatever is still listed of a job that has ended here, or begins anew.
 local function forget_registries(d, job)
   redis.call('ZREM', d.failed, job)
   redis.call('ZREM', d.canceled, job)

@@ -29,8 +29,15 @@ ENDS_BY_BUDGET, ENDS_BY_PROMPTS = 70, 40
 LEASE_MS = 1000
 TIMING = {"lease_ms": LEASE_MS, "renew_ms": 250, "sweep_ms": 100, "retry_ms": 100}
 # When the place is visited for this time, the run is under way and far from its end.
-NTH = {"before_claim": 3, "after_claim": 2, "mid_enqueue_batch": 20, "between_batches": 3, "during_rebuild": 1}
-NTH |= dict.fromkeys(WORKER[2:], 12) | dict.fromkeys(COLLECTOR[:4], 2)
+NTH = {
+    "before_claim": 3,
+    "after_claim": 2,
+    "mid_enqueue_batch": 20,
+    "between_batches": 3,
+    "during_rebuild": 1,
+    **dict.fromkeys(WORKER[2:], 12),
+    **dict.fromkeys(COLLECTOR[:4], 2),
+}
 
 
 class Case(NamedTuple):
