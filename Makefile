@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UV := $(shell command -v uv >/dev/null 2>&1 && uv --version >/dev/null 2>&1 && echo uv)
-BENCHES = $(filter-out bench/_% bench/conftest.py bench/budgets.py,$(wildcard bench/*.py))
+BENCHES = $(filter-out bench/_% bench/conftest.py bench/budgets.py bench/twin.py,$(wildcard bench/*.py))
 ARGS ?=
 
 # Without it, pyright asks the network for its newest version before it checks anything.
@@ -28,7 +28,7 @@ demo-clean:  ## Remove what the example wrote, so that the next demo starts from
 	rm -rf examples/out
 
 ##@ What developers run (ARGS="..." is passed on)
-.PHONY: setup test lint lint-style lint-format lint-types lint-imports lint-files bench bench-budget lock
+.PHONY: setup test lint lint-style lint-format lint-types lint-imports lint-files bench bench-budget bench-twin lock
 setup: $(READY)  ## Install the project and its tools in .venv
 
 test: $(READY)  ## Run the tests
@@ -57,6 +57,9 @@ bench: $(READY)  ## Run the benchmarks
 
 bench-budget: $(READY)  ## Compare five ways to stop at a budget (an hour; ARGS=--quick for a minute)
 	$(BIN)/python bench/budgets.py $(ARGS)
+
+bench-twin: $(READY)  ## Run one of its cells with real processes, beside its virtual twin (ten minutes)
+	$(BIN)/python bench/twin.py $(ARGS)
 
 lock:  ## Resolve the dependencies again (needs uv; ARGS=--upgrade takes newer releases)
 	$(PYTHON) .ci/lock.py $(ARGS)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from _virtual import Job, VirtualWorker, top_speed, workers
+from _virtual import SLOWNESS_SIGMA, Job, VirtualWorker, top_speed, workers
 
 from budget import ages, keys, runbook, verbs
 from budget.forecast import bucket
@@ -24,7 +24,11 @@ PROMPTS_AHEAD = 500
 
 @dataclass(frozen=True)
 class Task:
-    """One cell of the matrix: datasets by name with how long their answers are, caps, slots, one seed."""
+    """One cell of the matrix: datasets by name with how long their answers are, caps, slots, one seed.
+
+    Leases are renewed every `renew_s`; servers are `scale` times faster than a GPU; `sigma` is how much
+    requests differ in speed.
+    """
 
     specs: dict[str, LengthSpec]
     cap: int
@@ -32,10 +36,16 @@ class Task:
     per_server: int
     most: int
     seed: int
+    renew_s: float = RENEW_S
+    scale: float = 1.0
+    sigma: float = SLOWNESS_SIGMA
 
     @property
     def ideal_s(self) -> float:
-        return self.cap * len(self.specs) / top_speed(self.slots, self.per_server)
+        return self.cap * len(self.specs) / top_speed(self.slots, self.per_server) / self.scale
+
+    def crew(self, rng: random.Random) -> list[VirtualWorker]:
+        return workers(self.slots, self.per_server, rng, self.scale, self.sigma)
 
     def draws(self, name: str) -> Iterator[int]:
         spec, base = self.specs[name], hash((self.seed, len(name), name.encode()[-1]))
@@ -71,7 +81,7 @@ class Script:
 
     def __init__(self, task: Task, rng: random.Random, *, samples: int | None) -> None:
         self.task = task
-        self.crew = workers(task.slots, task.per_server, rng)
+        self.crew = task.crew(rng)
         self.draws = {name: task.draws(name) for name in task.specs}
         self.spent = dict.fromkeys(task.specs, 0)
         self.left = None if samples is None else dict.fromkeys(task.specs, samples)
@@ -113,14 +123,15 @@ class LedgerRun:
         self.connection = connection
         self.ledger = Ledger(connection)
         self.names = list(task.specs)
-        self.crew = workers(task.slots, task.per_server, rng)
+        self.crew = task.crew(rng)
         self.rng = rng
         self.draws = {name: task.draws(name) for name in self.names}
         self.lengths: dict[str, int] = {}
         self.reservations = {
-            worker.name: Reservations(admission, dict.fromkeys(self.names, task.most), RENEW_S) for worker in self.crew
+            worker.name: Reservations(admission, dict.fromkeys(self.names, task.most), task.renew_s)
+            for worker in self.crew
         }
-        self.paces = {worker.name: Pace(RENEW_S) for worker in self.crew}
+        self.paces = {worker.name: Pace(task.renew_s) for worker in self.crew}
         self.pauses = dict.fromkeys(self.paces, IDLE_FIRST_S)
         self.nonces, self.numbers = itertools.count(), itertools.count()
         # Polls between two changes of the ledger would be answered alike, so they are not sent.

@@ -30,10 +30,11 @@ class Job:
 
 
 class VirtualServer:
-    """Processor sharing: all requests advance together, each at its own slowness."""
+    """Processor sharing: all requests advance together, each at its own slowness; `scale` times faster than a GPU."""
 
-    def __init__(self, slots: int, rng: random.Random) -> None:
+    def __init__(self, slots: int, rng: random.Random, scale: float = 1.0, sigma: float = SLOWNESS_SIGMA) -> None:
         self.slots = slots
+        self._base_s, self._per_request_s, self._sigma = BASE_S / scale, PER_REQUEST_S / scale, sigma
         self.busy_s = 0.0
         self._rng = rng
         self._heap: list[tuple[float, int, Job]] = []
@@ -47,12 +48,12 @@ class VirtualServer:
 
     @property
     def step_s(self) -> float:
-        return BASE_S + PER_REQUEST_S * len(self._heap)
+        return self._base_s + self._per_request_s * len(self._heap)
 
     def start(self, job: Job, now: float) -> None:
         self._move(now)
         # Lognormal with mean 1: by its seconds, the mean request runs at the server's speed.
-        slowness = math.exp(self._rng.gauss(-(SLOWNESS_SIGMA**2) / 2, SLOWNESS_SIGMA))
+        slowness = math.exp(self._rng.gauss(-(self._sigma**2) / 2, self._sigma))
         self._order += 1
         job.started = now
         heapq.heappush(self._heap, (self._made + job.length * slowness, self._order, job))
@@ -107,10 +108,12 @@ class VirtualWorker:
         return int((now - job.started) * self.speed.speed)
 
 
-def workers(slots: int, per_server: int, rng: random.Random) -> list[VirtualWorker]:
+def workers(
+    slots: int, per_server: int, rng: random.Random, scale: float = 1.0, sigma: float = SLOWNESS_SIGMA
+) -> list[VirtualWorker]:
     """As many workers as it takes for `slots` in all, each with a server of its own."""
     return [
-        VirtualWorker(f"w{number}", VirtualServer(per_server, rng), next_look=rng.random())
+        VirtualWorker(f"w{number}", VirtualServer(per_server, rng, scale, sigma), next_look=rng.random())
         for number in range(slots // per_server)
     ]
 

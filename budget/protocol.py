@@ -6,7 +6,6 @@ jobs look again at each call, since a part may outlive a `reset` and the next ve
 """
 
 import functools
-from collections.abc import Mapping
 from importlib import metadata
 
 from budget.errors import Refused
@@ -28,16 +27,6 @@ def release() -> str:
         return metadata.version("tokenmill")
     except metadata.PackageNotFoundError:
         return "unknown"
-
-
-def refuse_other(entry: Mapping[str, str], own: int = PROTOCOL) -> None:
-    """Refuse a run's entry that another version wrote; one that says nothing is anybody's.
-
-    Raises:
-        OtherProtocol: that is so.
-    """
-    if "protocol" in entry and entry["protocol"] != str(own):
-        raise other(entry["protocol"], entry.get("release", "unknown"), own)
 
 
 def other(protocol: str, of_release: str, own: int = PROTOCOL) -> OtherProtocol:

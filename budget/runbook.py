@@ -12,10 +12,10 @@ from typing import Any
 import redis
 from redis.exceptions import WatchError
 
-from budget import keys
+from budget import damage, keys
 from budget.connections import translated
 from budget.errors import Refused, UserProblem
-from budget.protocol import refuse_other, release
+from budget.protocol import PROTOCOL, other, release
 
 
 class AnotherRun(Refused):
@@ -38,14 +38,37 @@ def is_ready(connection: "redis.Redis") -> bool:
     client: Any = connection
     with translated():
         ready = client.get(keys.READY)
-    return ready is not None and ready.decode() == run_id(connection)
+    return ready is not None and ready == run_id(connection).encode()
 
 
 def published(connection: "redis.Redis") -> dict[str, str]:
     """The fields of the run's entry; empty where no run has been published."""
     client: Any = connection
     with translated():
-        return {name.decode(): value.decode() for name, value in client.hgetall(keys.RUN).items()}
+        entry = client.hgetall(keys.RUN).items()
+    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in entry}
+
+
+def fingerprint_of(entry: Mapping[str, str], dataset: str) -> dict[str, str]:
+    """What a dataset's answers were collected under, as the run's entry has it; empty where it does not know.
+
+    Raises:
+        RedisDamaged: the entry holds something else there.
+    """
+    field = f"fingerprint:{dataset}"
+    return damage.decoded(entry.get(field, "{}"), dict[str, str], keys.RUN, field)
+
+
+def refuse_other(entry: Mapping[str, str], own: int = PROTOCOL) -> None:
+    """Refuse a run's entry that another version of Tokenmill wrote; one that says nothing is anybody's.
+
+    Raises:
+        OtherProtocol: that is so.
+        RedisDamaged: the entry holds no number there.
+    """
+    text = entry.get("protocol")
+    if text is not None and damage.whole(text.encode(), keys.RUN, "protocol") != own:
+        raise other(text, entry.get("release", "unknown"), own)
 
 
 def differences(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -93,8 +116,7 @@ def publish(
     refuse_another(before, output_id)
     refuse_other(before, protocol)
     for dataset, fingerprint in fingerprints.items():
-        known: dict[str, str] = json.loads(before.get(f"fingerprint:{dataset}", "{}"))
-        if found := differences(known, fingerprint):
+        if found := differences(fingerprint_of(before, dataset), fingerprint):
             raise changed(dataset, found)
     entry: dict[str, str | bytes] = {
         "config": config,
@@ -105,8 +127,9 @@ def publish(
     }
     for dataset, fingerprint in fingerprints.items():
         entry[f"fingerprint:{dataset}"] = json.dumps(dict(fingerprint))
-    total_before = before.get("max_tokens_total")
-    raised = total_before is not None and (max_tokens_total is None or max_tokens_total > int(total_before))
+    total_text = before.get("max_tokens_total")
+    total_before = damage.optional(None if total_text is None else total_text.encode(), keys.RUN, "max_tokens_total")
+    raised = total_before is not None and (max_tokens_total is None or max_tokens_total > total_before)
     with translated(), client.pipeline() as pipe:
         pipe.hset(keys.RUN, mapping=entry)
         if max_tokens_total is None:
@@ -154,7 +177,8 @@ def set_cap(connection: "redis.Redis", dataset: str, cap: int | None, *, from_fi
                 pipe.hset(keys.budget(dataset), "cap", "none" if cap is None else cap)
                 if from_file:
                     pipe.hset(keys.budget(dataset), "cap_file", "none" if cap is None else cap)
-                old = None if before in (None, b"none") else int(before)  # pyright: ignore[reportArgumentType]
+                # A cap that is no number is mended by the one that is set.
+                old = int(before) if before is not None and before.isdigit() else None
                 if before is not None and old is not None and (cap is None or cap > old):
                     pipe.hdel(keys.budget(dataset), "full", "exhausted")
                 pipe.execute()

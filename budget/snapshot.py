@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import redis
 
-from budget import keys, rules
+from budget import damage, keys, rules
 from budget.connections import translated
 
 
@@ -103,6 +103,7 @@ def read(connection: "redis.Redis", datasets: Sequence[str]) -> RunState:
 
     Raises:
         RedisAway, RedisRefuses: as the ledger's verbs.
+        RedisDamaged: a key holds something else than a number.
     """
     client: Any = connection
     with translated(), client.pipeline(transaction=False) as pipe:
@@ -123,25 +124,23 @@ def read(connection: "redis.Redis", datasets: Sequence[str]) -> RunState:
     states = [
         _state(name, answers[1 + number * size : 1 + (number + 1) * size]) for number, name in enumerate(datasets)
     ]
-    return RunState(datasets=states, total_cap=None if total_cap is None else int(total_cap))
+    return RunState(datasets=states, total_cap=damage.optional(total_cap, keys.RUN, "max_tokens_total"))
 
 
 def _state(name: str, answers: list[Any]) -> DatasetState:
     fields: dict[str, bytes | None] = dict(zip(_FIELDS, answers[0], strict=True))
 
     def count(field: str) -> int:
-        return int(fields[field] or 0)
+        return damage.whole(fields[field], keys.budget(name), field)
 
     def optional(field: str) -> int | None:
-        value = fields[field]
-        return None if value is None else int(value)
+        return damage.optional(fields[field], keys.budget(name), field)
 
-    cap = fields["cap"]
     return DatasetState(
         name=name,
-        cap=None if cap in (None, b"none") else int(cap),  # pyright: ignore[reportArgumentType]
-        open=cap is not None,
-        spent=int(answers[1] or 0),
+        cap=optional("cap"),
+        open=fields["cap"] is not None,
+        spent=damage.whole(answers[1], keys.spent(name)),
         reserved=count("reserved"),
         committed=count("committed"),
         rejected=count("rejected"),
@@ -152,7 +151,7 @@ def _state(name: str, answers: list[Any]) -> DatasetState:
         leased=answers[5],
         waiting=answers[6],
         done=answers[7],
-        wasted=sum(int(value) for value in answers[8]),
+        wasted=sum(damage.whole(value, keys.wasted(name)) for value in answers[8]),
         inputs=optional("inputs"),
         foreign=count("foreign"),
         exhausted=fields["exhausted"] == b"1",

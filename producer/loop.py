@@ -13,12 +13,11 @@ from typing import Any
 
 import redis
 
-from budget import keys, runbook, snapshot
+from budget import damage, keys, runbook, snapshot
 from budget.connections import RedisAway, RedisRefuses, check_safe, connect, translated
 from budget.errors import OutsideFault, UserProblem
 from budget.ledger import Ledger
 from budget.locks import Lock
-from budget.protocol import refuse_other
 from producer.feed import Feed, Step
 from producer.patience import Patience, Saying, passing
 from producer.prompt_set import Files, Library
@@ -145,7 +144,7 @@ class _Producer:
         start = "start `tokenmill collect` on the machine that has the output folder"
         if not entry:
             return f"the producer waits for {collector}: {start}"
-        refuse_other(entry)
+        runbook.refuse_other(entry)
         # Not refusals: the collector of this very run may be about to publish it.
         if entry.get("name", self._config.name) != self._config.name:
             return (
@@ -156,7 +155,7 @@ class _Producer:
         if not runbook.is_ready(self._connection):
             return f"the producer waits for {collector} to read the result files into Redis: {start}"
         for name in self._names:
-            if found := runbook.differences(json.loads(entry[f"fingerprint:{name}"]), fingerprint(self._config, name)):
+            if found := runbook.differences(runbook.fingerprint_of(entry, name), fingerprint(self._config, name)):
                 raise runbook.changed(name, found)
         return None
 
@@ -188,7 +187,8 @@ class _Producer:
 
     def _note_tokenizer(self) -> None:
         facts = self._library.tokenizer_facts()
-        before: dict[str, Any] = json.loads(runbook.published(self._connection).get("tokenizer", "{}"))
+        text = runbook.published(self._connection).get("tokenizer", "{}")
+        before = damage.decoded(text, dict[str, Any], keys.RUN, "tokenizer")
         hashes = ("tokenizer_hash", "template_hash")
         found = runbook.differences(
             {name: str(before[name]) for name in hashes if name in before}, {name: str(facts[name]) for name in hashes}

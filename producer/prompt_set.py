@@ -5,6 +5,8 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import msgspec
+
 from producer.defects import Defect
 from producer.errors import PromptsProblem
 from producer.files import PromptSource, Row, find
@@ -110,7 +112,7 @@ class Files:
                 find(dataset.prompts)
 
     def tokenizer_facts(self) -> dict[str, Any]:
-        return {name: getattr(self.tokenizer, name) for name in TOKENIZER_FACTS}
+        return {name: msgspec.to_builtins(getattr(self.tokenizer, name)) for name in TOKENIZER_FACTS}
 
     def open(self, dataset: DatasetConfig) -> FilePrompts:
         with _of(dataset):

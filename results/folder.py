@@ -77,6 +77,7 @@ class OutputFolder:
             FolderTaken: another process is.
         """
         path = self.own / "lock"
+        disk.check_regular(path)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -104,7 +105,7 @@ class OutputFolder:
     def is_locked(self) -> bool:
         """Whether a process collects into the folder now."""
         try:
-            descriptor = os.open(self.own / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.own / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return False
         try:
@@ -122,6 +123,7 @@ class OutputFolder:
             BadFolder: its state is damaged, or of a newer version.
         """
         path = self.own / "folder.json"
+        disk.check_regular(path)
         try:
             text = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -130,9 +132,10 @@ class OutputFolder:
             raise disk.fault(path, error) from error
         try:
             state = msgspec.json.decode(text, type=FolderState)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadFolder(
-                f"{path} is damaged ({error}): delete it, and check that the run file is the one that made the answers"
+                f"{path} is damaged ({error}): delete it, free the database with `tokenmill reset`, and run again with "
+                f"the run file that made the answers; they stay"
             ) from error
         if state.schema != FolderState.__struct_defaults__[-1]:
             raise BadFolder(

@@ -15,6 +15,7 @@ import msgspec
 
 from results import disk, jsonl
 from results.index import digest
+from workers import contracts
 
 # Why a line is not given out.
 BROKEN = "unreadable"
@@ -59,6 +60,7 @@ class Answer(Turn, kw_only=True):
     text: str
     messages: list[dict[str, Any]]
     sampling: dict[str, Any]
+    tools: str = contracts.NO_TOOLS
 
     @property
     def asked(self) -> "Ids":

@@ -11,6 +11,7 @@ from budget.errors import UserProblem
 from tokenmill import view, watching
 from tokenmill.embedded import EmbeddedRedis
 from tokenmill.runfile import RunFile
+from tokenmill.runvalues import LARGEST_WHOLE
 
 Connection = tuple["redis.Redis", str]
 
@@ -47,8 +48,10 @@ def change(file: RunFile, connection: "Connection | None", dataset: str, tokens:
         UserProblem: it is neither a number of tokens nor the word none, or below one worst case under strict.
     """
     word = tokens.replace("_", "").replace(",", "")
-    if word != "none" and not word.isdigit():
+    if word != "none" and not (word.isascii() and word.isdigit()):
         raise UserProblem(f"{tokens!r} is no cap: give a number of tokens (0 or more) or the word none")
+    if len(word) > 16 or (word != "none" and int(word) > LARGEST_WHOLE):
+        raise UserProblem(f"{tokens!r} is no cap: it can be at most {LARGEST_WHOLE:,} tokens (2^53)")
     cap = None if word == "none" else int(word)
     worst = int(file.config.dataset(dataset).sampling["max_new_tokens"])
     if file.config.admission == "strict" and cap is not None and 0 < cap < worst:

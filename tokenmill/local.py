@@ -372,10 +372,8 @@ def simulator_config(file: RunFile) -> SimulatorConfig:
     refuse_unknown(table, [*SimulatorConfig.__struct_fields__, "slots"], "[simulator]", file.path)
     if "slots" in table:
         table["max_running_requests"] = table.pop("slots")
-    folder = Path(file.config.tokenizer)
-    if (folder / "tokenizer.json").exists():
-        table.setdefault("tokenizer", str(folder))
-    table.setdefault("model", folder.name)
+    table.setdefault("tokenizer", file.config.tokenizer)
+    table.setdefault("model", Path(file.config.tokenizer).name)
     try:
         return msgspec.convert(table, SimulatorConfig)
     except (msgspec.ValidationError, ValueError) as error:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from budget import ages, connections, keys, snapshot
+from budget.damage import shown_number
 from producer.files import PromptSource
 from results.folder import OutputFolder
 from results.summary import read_index
@@ -60,7 +61,7 @@ def _from_redis(file: RunFile, connection: "redis.Redis") -> tuple[list[Holdings
                 committed=now.committed,
             )
         )
-    return holdings, sum(float(rate or 0) for rate in rates) or _speed_in_files(file)
+    return holdings, sum(shown_number(rate) for rate in rates) or _speed_in_files(file)
 
 
 def _from_files(file: RunFile, dataset: DatasetConfig) -> Holdings:

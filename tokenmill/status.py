@@ -11,6 +11,7 @@ import redis
 from rq.utils import utcparse
 
 from budget import connections, keys, snapshot
+from budget.damage import shown_number
 from budget.snapshot import DatasetState, RunState
 from results.summary import FileTotals, file_totals
 from workers.contracts import RunConfig
@@ -88,7 +89,9 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
     client: Any = connection
     with connections.translated():
         rates = client.hmget(keys.RATES, names)
-    datasets = [_dataset(state, dataset, float(rate or 0)) for dataset, rate in zip(state.datasets, rates, strict=True)]
+    datasets = [
+        _dataset(state, dataset, shown_number(rate)) for dataset, rate in zip(state.datasets, rates, strict=True)
+    ]
     for dataset, shown, configured in zip(state.datasets, datasets, config.datasets, strict=True):
         if not dataset.open:  # nobody has published the run yet: what the run file says
             shown.cap = configured.max_tokens
@@ -219,15 +222,22 @@ def _workers(connection: "redis.Redis") -> list[WorkerStatus]:
             rows: list[list[bytes | None]] = pipe.execute()
     return [
         WorkerStatus(
-            name=key.decode().removeprefix(prefix),
+            name=_text(key).removeprefix(prefix),
             host=_text(host),
-            in_flight=int(in_flight or 0),
+            in_flight=int(shown_number(in_flight)),
             server=_text(servers),
             state=_text(state),
         )
         for key, (host, in_flight, servers, state, death) in zip(members, rows, strict=True)
         if state is not None and death is None
     ]
+
+
+def _is_fresh(seen: bytes | None) -> bool:
+    try:
+        return seen is not None and time.time() - utcparse(seen.decode()).timestamp() < STALE_S
+    except ValueError:
+        return False
 
 
 def _servers(connection: "redis.Redis", config: RunConfig, workers: list[WorkerStatus]) -> list[ServerStatus]:
@@ -239,14 +249,14 @@ def _servers(connection: "redis.Redis", config: RunConfig, workers: list[WorkerS
         rows: list[list[bytes | None]] = pipe.execute()
     found: list[ServerStatus] = []
     for url, (state, running, waiting, rate, reason, seen) in zip(urls, rows, strict=True):
-        fresh = seen is not None and time.time() - utcparse(seen.decode()).timestamp() < STALE_S
+        fresh = _is_fresh(seen)
         found.append(
             ServerStatus(
                 url=url,
                 state="up" if fresh and state == b"up" else "down",
-                running=int(running or 0) if fresh else 0,
-                waiting=int(waiting or 0) if fresh else 0,
-                tokens_per_s=float(rate or 0) if fresh else 0.0,
+                running=int(shown_number(running)) if fresh else 0,
+                waiting=int(shown_number(waiting)) if fresh else 0,
+                tokens_per_s=shown_number(rate) if fresh else 0.0,
                 reason=_text(reason) if fresh else "no worker uses it",
             )
         )

@@ -5,6 +5,7 @@ context takes.
 """
 
 import asyncio
+import json
 import time
 import uuid
 from typing import Any
@@ -15,10 +16,11 @@ from budget import failpoints
 from budget.verbs import Lease
 from workers import outcomes
 from workers.chat import Unrenderable
-from workers.contracts import Message, Payload, Record
+from workers.contracts import NO_TOOLS, Message, Payload, Record
 from workers.rendering import Turns
 from workers.servers import Server
 from workers.sglang import Broken, Client
+from workers.thinking import Thinking
 
 # SGLang keeps so many tokens of the context for itself: the longest prompt is 2,041 of 2,048.
 CONTEXT_MARGIN = 7
@@ -38,6 +40,7 @@ class Attempt:
     Args:
         sampling: complete, as sent with every request and stored with every record.
         vocab_size: ids at or above it end a real server.
+        thinking: the model's tags around its thoughts, if it has any.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Attempt:
         vocab_size: int,
         worker: str,
         turns: Turns,
+        thinking: Thinking | None = None,
     ) -> None:
         self.server = server
         self.rid = ""
@@ -63,6 +67,7 @@ class Attempt:
         self._vocab_size = vocab_size
         self._worker = worker
         self._turns = turns
+        self._thinking = thinking
 
     async def run(self) -> "Completion | outcomes.Outcome":
         """Generate all turns. An answer cut at its limit ends the conversation: a later turn would build on a torso."""
@@ -91,10 +96,15 @@ class Attempt:
             if outcome.truncated:
                 break
         return Completion(
-            records=[msgspec.structs.replace(record, turns=len(records)) for record in records],
+            records=self._whole(records),
             tokens=self.done_tokens,
             truncated=records[-1].finish_reason == "length",
         )
+
+    def _whole(self, records: list[Record]) -> list[Record]:
+        """The records with what is known only now: how many turns there were, and which is the last."""
+        last = msgspec.structs.replace(records[-1], reference=self._payload.reference)
+        return [msgspec.structs.replace(record, turns=len(records)) for record in [*records[:-1], last]]
 
     @property
     def probable_tokens(self) -> int:
@@ -157,6 +167,7 @@ class Attempt:
         reason = answer.meta_info.finish_reason
         rid, self.rid = self.rid, ""
         matched = reason.matched if reason else None
+        thoughts, visible = self._thinking.split(answer.text, ids) if self._thinking else ("", "")
         return Record(
             id=self._payload.id,
             dataset=self._payload.dataset,
@@ -169,7 +180,10 @@ class Attempt:
             input_ids=ids,
             output_ids=answer.output_ids or [],
             text=answer.text,
+            thinking=thoughts,
+            visible=visible,
             messages=messages,
+            tools=json.dumps(self._payload.tools, separators=(",", ":")) if self._payload.tools else NO_TOOLS,
             sampling=sampling,
             model=self.server.model.name if self.server.model else "",
             weight_version=answer.meta_info.weight_version or "",

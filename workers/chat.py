@@ -10,12 +10,16 @@ transformers is imported inside functions: it takes seconds, and only producers 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from workers.contracts import Message
 from workers.direct import Direct, for_template, history
 from workers.model_files import CONTEXT_KEYS, ChatProblem, fingerprint_of, json_file, one_line, setting, stop_ids
 from workers.special_text import SpecialText
+from workers.thinking import TAGS, Thinking
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 # generation_config.json's names are SGLang's for these; they are all that its chat endpoint takes from it.
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -40,7 +44,7 @@ class ChatTokenizer:
     `vocab_size` bounds the valid ids: one more than the largest, and never more than the model's own
     count, because an id beyond that ends a real server. `generation_config` holds the model's sampling
     defaults under SGLang's names. `probe_text` and `probe_ids` tell whether a server has this very tokenizer.
-    The two hashes are the fingerprints of a run: they tell another
+    `thinking` are the tags of a reasoning model. The two hashes are the fingerprints of a run: they tell another
     tokenizer or template from the same one in another place or under another version of transformers.
     """
 
@@ -79,6 +83,7 @@ class ChatTokenizer:
         self.tokenizer_hash = fingerprint_of(
             sorted(vocabulary.items(), key=lambda item: item[1]), self.eos_ids, self.bos_id, self._encode(_PROBE)
         )
+        self.thinking = self._tags(vocabulary)
         self.probe_text = self._probe()
         self.probe_ids = self._encode(self.probe_text)
 
@@ -192,6 +197,20 @@ class ChatTokenizer:
                 list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
             )
         )
+
+    @property
+    def backend(self) -> "Tokenizer | None":
+        """The tokenizer itself, where transformers runs one of the tokenizers library."""
+        return getattr(self._tokenizer, "backend_tokenizer", None)
+
+    def _tags(self, vocabulary: dict[str, int]) -> Thinking | None:
+        """A reasoning model's tags: they are tokens of their own, or its template takes them out of history."""
+        for opens, closes in TAGS:
+            template = self._tokenizer.chat_template
+            if closes in vocabulary or (isinstance(template, str) and closes in template):
+                ids = [self._encode(tag) for tag in (opens, closes)]
+                return Thinking(opens=opens, closes=closes, open_ids=ids[0], close_ids=ids[1])
+        return None
 
     def _probe(self) -> str:
         """Text that tokenizers split differently, and the template's own tokens: some models differ only there."""

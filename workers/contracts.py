@@ -15,6 +15,8 @@ from typing import Any, Literal
 import msgspec
 import zstandard
 
+from workers.thinking import Thinking
+
 JOB_FUNCTION = "workers.jobs.generate"
 PAYLOAD_SCHEMA = 1
 
@@ -24,12 +26,16 @@ Message = dict[str, Any]
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every interval that recovery depends on, in milliseconds; down to 100 ms for tests."""
+    """Every interval that recovery depends on, in milliseconds; down to 100 ms for tests.
+
+    `quiet_ms`: when a worker says that a server answers nothing of what it has.
+    """
 
     lease_ms: int = 30_000
     renew_ms: int = 10_000
     sweep_ms: int = 10_000
     retry_ms: int = 1_000
+    quiet_ms: int = 300_000
 
 
 class DatasetConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,9 +127,8 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `input_ids` is the first request, token for token. `messages` is what it was rendered from (empty
     for rows that came as ids). `followups` holds, for each later turn, the messages to add after the
     previous answer. `max_new_tokens` is set where it had to be cut to fit the context. `reference` is
-    the answer that the prompt file has, for whoever handles the job; it is never shown to the model, and
-    no record holds it (the prompt file does, under the record's id). `schema` is always written, and one of
-    another schema is no payload.
+    the answer that the prompt file has; it is never shown to the model. `schema` is always written, and one
+    of another schema is no payload.
     """
 
     dataset: str
@@ -200,12 +205,18 @@ def decode_job_data(data: bytes) -> Payload:
         raise HostileJob(f"its payload is malformed: {error}") from error
 
 
+NO_TOOLS = "[]"
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One line of raw_responses.jsonl: one turn's completion with its exact token ids.
 
     Flat and type-stable: every field has one type in every line. `matched` is the stop token's id or the
     stop string as text, "" where the answer was cut. `completion_tokens` counts the end token, as SGLang
-    does, and equals `len(output_ids)`. `turn` counts from 1 to `turns`.
+    does, and equals `len(output_ids)`. `turn` counts from 1 to `turns`. `tools` are those that the prompt
+    declared, as JSON text, because functions have no schema in common; `reference` is the answer that the
+    prompt file has, in the record of the last turn, else "". Where a reasoning model thought first,
+    `thinking` and `visible` are the two parts of `text`, without the tags; else both are "".
     """
 
     id: str
@@ -219,7 +230,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     input_ids: list[int]
     output_ids: list[int]
     text: str
+    thinking: str = ""
+    visible: str = ""
     messages: list[Message]
+    tools: str = NO_TOOLS
+    reference: str = ""
     sampling: dict[str, Any]
     model: str
     weight_version: str
@@ -308,7 +323,7 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the producer tells of the tokenizer, so that workers need not load it.
 
     `probe_text` has the ids `probe_ids`, with the special tokens that stand in it and none added: a server
-    that tokenizes it otherwise serves another model.
+    that tokenizes it otherwise serves another model. `thinking` are the tags of a reasoning model.
     """
 
     vocab_size: int
@@ -319,3 +334,4 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int | None = None
     probe_text: str = ""
     probe_ids: list[int] = []
+    thinking: Thinking | None = None

@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 import redis
 
-from budget import runbook
+from budget import damage, keys, runbook
 from budget.connections import RedisAway
 from budget.errors import OutsideFault
-from budget.protocol import refuse_other
 from workers.contracts import RunConfig, TokenizerFacts
 from workers.errors import WrongModel
 from workers.sglang import Model
@@ -57,12 +56,13 @@ def join(
         waiting_for = "the collector (`tokenmill collect RUN.toml`)"
         try:
             entry = runbook.published(connection)
-            refuse_other(entry)
+            runbook.refuse_other(entry)
             if "config" in entry:
                 waiting_for = "the producer (`tokenmill push RUN.toml`), which loads the tokenizer"
                 if "tokenizer" in entry:
-                    facts = msgspec.json.decode(entry["tokenizer"], type=TokenizerFacts)
-                    return Joined(config=msgspec.json.decode(entry["config"], type=RunConfig), facts=facts)
+                    facts = damage.decoded(entry["tokenizer"], TokenizerFacts, keys.RUN, "tokenizer")
+                    config = damage.decoded(entry["config"], RunConfig, keys.RUN, "config")
+                    return Joined(config=config, facts=facts)
         except RedisAway:
             if time.monotonic() - started > wait_s:
                 raise
@@ -82,8 +82,9 @@ def agree_on_model(connection: "redis.Redis", model: Model, url: str) -> None:
     """
     client: Any = connection
     mine = {"model": model.name, "weight_version": model.weight_version}
-    client.hsetnx("run", "model", json.dumps(mine))
-    known: dict[str, str] = json.loads(client.hget("run", "model"))
+    client.hsetnx(keys.RUN, "model", json.dumps(mine))
+    text = client.hget(keys.RUN, "model").decode("utf-8", "replace")
+    known = damage.decoded(text, dict[str, str], keys.RUN, "model")
     if found := runbook.differences(known, mine):
         raise WrongModel(
             f"server {url} is not the run's model ({'; '.join(found)}): restart it on that model and weights, or "

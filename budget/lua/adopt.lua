@@ -11,7 +11,7 @@ local refusal = other_protocol(KEYS[1])
 if refusal then return refusal end
 if not is_ready(KEYS[2]) then return { 'notready', 0, 0 } end
 if redis.call('HEXISTS', d.done, job) == 1 then return { 'done', 0, 0 } end
-local v = redis.call('HMGET', job_hash, 'data', 'worst', 'attempt', 'failures', 'deaths')
+local v = job_fields(job_hash, 'data', 'worst', 'attempt', 'failures', 'deaths')
 local lease = parse_lease(redis.call('HGET', d.leases, job))
 if lease and lease.token == token then return { 'ok', int(v[3]), int(v[4]) } end
 if lease then return { 'taken', 0, 0 } end

@@ -42,15 +42,16 @@ class TokenRow(msgspec.Struct, kw_only=True):
 
 
 class ChatRow(msgspec.Struct, kw_only=True):
-    """A conversation: its id and its messages, and nothing that would reach a chat template as an argument."""
+    """A conversation: its id, its messages, its tools as JSON text; no more, since that would reach a chat template."""
 
     id: str
     conversations: list[dict[str, str]]
+    tools: str
     tokens: int
     supervised: int
 
     def encode(self) -> bytes:
-        return _json({"id": self.id, "conversations": self.conversations}) + b"\n"
+        return _json({"id": self.id, "conversations": self.conversations, "tools": self.tools}) + b"\n"
 
 
 Row = TokenRow | ChatRow
@@ -120,6 +121,7 @@ def chat_row(turns: list[Answer], dataset: str) -> ChatRow | str:
     return ChatRow(
         id=primary_id(last, dataset),
         conversations=said,
+        tools=last.tools,
         tokens=last.asked.count + last.said.count,
         supervised=generated,
     )

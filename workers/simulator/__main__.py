@@ -47,7 +47,7 @@ def _announce(url: str) -> None:
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port; 0, the default, is any free one.")
 @click.option("--model", help="Name of the model that it claims to serve.")
-@click.option("--tokenizer", type=click.Path(file_okay=False, exists=True), help="Folder with a tokenizer.json.")
+@click.option("--tokenizer", help="Folder of a tokenizer, or its name on the hub.")
 @click.option("--context-length", type=click.IntRange(min=16), help="Prompt and answer together, in tokens.")
 @click.option("--slots", "max_running_requests", type=click.IntRange(min=1), help="Requests that run at a time.")
 @click.option("--queue", "max_queued_requests", type=click.IntRange(min=0), help="Requests that may wait; no limit.")

@@ -6,6 +6,7 @@ SGLang's: everything hangs for a few seconds, then every connection is closed an
 
 import asyncio
 import hmac
+import logging
 import os
 import resource
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.control import Control
@@ -30,6 +32,15 @@ _KEEPALIVE_S = 5.0  # an idle connection is closed after this, as uvicorn does i
 _FLUSH_S = 5.0
 _MAX_BODY = 1 << 30
 _BACKLOG = 4096
+_log = logging.getLogger("tokenmill.simulator")
+
+
+def _no_http(record: logging.LogRecord) -> bool:
+    """Bytes that are not HTTP/1.1 (a router tries HTTP/2 first) are answered 400, without aiohttp's traceback."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_log.addFilter(_no_http)
 _OPEN_PATHS = ("/health", "/ready", "/metrics")
 
 _Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -91,7 +102,12 @@ class Simulator:
         app.router.add_put("/generate", self._generation.handle)
         self._control.add_routes(app.router)
         self._runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, keepalive_timeout=_KEEPALIVE_S, shutdown_timeout=0.1
+            app,
+            access_log=None,
+            logger=_log,
+            handler_cancellation=True,
+            keepalive_timeout=_KEEPALIVE_S,
+            shutdown_timeout=0.1,
         )
         await self._runner.setup()
         await self._listen()

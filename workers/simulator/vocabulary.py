@@ -63,32 +63,47 @@ def _read_json(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], json.loads(path.read_bytes())) if path.exists() else {}
 
 
-def load_vocabulary(folder: str | None, *, vocab_size: int, eos_id: int) -> Vocabulary:
-    """The vocabulary of the tokenizer in `folder`, or one of plain numbers.
+def load_vocabulary(name: str | None, *, vocab_size: int, eos_id: int) -> Vocabulary:
+    """The vocabulary of the tokenizer in the folder, or of that name on the hub; without one, of plain numbers.
 
     Raises:
-        ValueError: the folder has no usable tokenizer.
+        ValueError: there is no usable tokenizer.
     """
-    if folder is None:
+    if name is None:
         return Vocabulary(vocab_size, eos_id)
+    path = Path(name) / "tokenizer.json"
+    if not path.is_file():
+        return _by_transformers(name)
     from tokenizers import Tokenizer  # lazy: a server without a tokenizer starts in a third of the time
 
-    path = Path(folder) / "tokenizer.json"
-    if not path.is_file():
-        raise ValueError(f"there is no tokenizer.json in {folder}")
     tokenizer = Tokenizer.from_file(str(path))
-    settings = _read_json(Path(folder) / "tokenizer_config.json")
-    # The embedding may be padded beyond the tokenizer; the server's limit is the model's.
-    size = max(
-        tokenizer.get_vocab_size(with_added_tokens=True), _model_vocab_size(_read_json(Path(folder) / "config.json"))
-    )
+    settings = _read_json(Path(name) / "tokenizer_config.json")
     eos: Any = settings.get("eos_token")
     if isinstance(eos, dict):
         eos = cast(dict[str, Any], eos).get("content")
     found = tokenizer.token_to_id(eos) if isinstance(eos, str) else None
+    # The embedding may be padded beyond the tokenizer; the server's limit is the model's.
+    return _of(tokenizer, _model_vocab_size(_read_json(Path(name) / "config.json")), eos_id if found is None else found)
+
+
+def _by_transformers(name: str) -> Vocabulary:
+    """From files of other names, or from the hub, as the run itself loads it: that takes seconds."""
+    from workers.chat import ChatProblem, ChatTokenizer
+
+    try:
+        chat = ChatTokenizer.load(name)
+    except ChatProblem as problem:
+        raise ValueError(str(problem)) from problem
+    eos_id = chat.eos_ids[0] if chat.eos_ids else chat.vocab_size - 1
+    backend = chat.backend
+    return Vocabulary(chat.vocab_size, eos_id) if backend is None else _of(backend, chat.vocab_size, eos_id)
+
+
+def _of(tokenizer: "Tokenizer", model_size: int, eos_id: int) -> Vocabulary:
     special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    ordinary = sorted(set(tokenizer.get_vocab(with_added_tokens=True).values()) - special - {found})
-    return Vocabulary(size, eos_id if found is None else found, ordinary=ordinary, tokenizer=tokenizer)
+    ordinary = sorted(set(tokenizer.get_vocab(with_added_tokens=True).values()) - special - {eos_id})
+    size = max(tokenizer.get_vocab_size(with_added_tokens=True), model_size)
+    return Vocabulary(size, eos_id, ordinary=ordinary, tokenizer=tokenizer)
 
 
 def _model_vocab_size(settings: dict[str, Any]) -> int:

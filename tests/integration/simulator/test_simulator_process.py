@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -133,6 +134,18 @@ def _is_alive(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+def test_what_is_not_http_is_refused_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    server = SimulatorProcess.start(SimulatorConfig(lengths=FAST, time_scale=100.0))
+    try:
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            assert connection.recv(1000).startswith(b"HTTP/1.0 400")
+        assert _call(server.url, "/generate", {"input_ids": [5]})["output_ids"]
+    finally:
+        server.stop()
+    assert capfd.readouterr().err == ""
+
+
 def test_two_servers_and_any_order_give_the_same_answers(start_process: Start) -> None:
     config = SimulatorConfig(time_scale=1000.0, lengths={"a": LengthSpec(mean=300), "*": LengthSpec(mean=20)})
     urls = [start_process(config).url for _ in range(2)]
@@ -174,6 +187,18 @@ def test_it_answers_in_the_words_of_a_tokenizer(start_process: Start, tmp_path: 
     assert tokens == {"tokens": [7, 9], "count": 2, "max_model_len": 32768}
 
 
+def test_it_reads_a_tokenizer_of_other_files(start_process: Start, tmp_path: Path) -> None:
+    # No tokenizer.json: transformers makes one of these. An id beyond the default vocabulary ends a real server.
+    words = {f"w{n}": n for n in range(40_000)} | {"<|endoftext|>": 40_000}
+    (tmp_path / "vocab.json").write_text(json.dumps(words))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    settings = {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|endoftext|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    server = start_process(SimulatorConfig(tokenizer=str(tmp_path), lengths=FAST, time_scale=100.0))
+    ids = _call(server.url, "/generate", {"input_ids": [39_999]})["output_ids"]
+    assert ids[-1] == 40_000 and max(ids[:-1]) > 32_000
+
+
 def test_special_tokens_are_added_unless_they_are_not_wanted(start_process: Start, tmp_path: Path) -> None:
     tokenizer = Tokenizer(WordLevel({"<begin>": 0, "w1": 1, "<end>": 2}, unk_token="w1"))
     tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue] - a property in the stubs
@@ -189,7 +214,8 @@ def test_special_tokens_are_added_unless_they_are_not_wanted(start_process: Star
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--length", "x"], ["--config", '{"slots": 3}'], ["--fault", "{}"], ["--time-scale", "0"]]
+    "arguments",
+    [["--length", "x"], ["--config", '{"slots": 3}'], ["--fault", "{}"], ["--time-scale", "0"]],
 )
 def test_a_wrong_option_is_said_in_one_sentence(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "workers.simulator", *arguments]
@@ -197,6 +223,13 @@ def test_a_wrong_option_is_said_in_one_sentence(arguments: list[str]) -> None:
     assert done.returncode == 2
     assert "Error: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_tokenizer_that_is_not_there_is_said_in_one_sentence() -> None:
+    command = [sys.executable, "-m", "workers.simulator", "--tokenizer", "./nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Error: there is no tokenizer folder ./nowhere; correct `tokenizer` in the run file\n"
 
 
 def test_a_server_that_cannot_start_is_reported(start_process: Start) -> None:

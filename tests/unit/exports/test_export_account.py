@@ -148,7 +148,7 @@ def test_conversations_are_a_row_a_prompt_and_hold_nothing_else(shelf: Shelf) ->
         *conversation("talk", ["x", "y"]),
         record("ids", messages=[]),
         record("tools", messages=[{"role": "user", "content": "?"}, *calls, {"role": "tool", "content": "4"}]),
-        record("named", messages=[{"role": "user", "content": "?", "name": "n"}]),
+        record("named", messages=[{"role": "user", "content": "?", "name": "n"}], tools='[{"type":"function"}]'),
     )
     outcome = shelf.export("conversations")
     assert plain_rows(outcome.folder / "conversations.jsonl") == [
@@ -160,8 +160,13 @@ def test_conversations_are_a_row_a_prompt_and_hold_nothing_else(shelf: Shelf) ->
                 {"role": "user", "content": "question 2"},
                 {"role": "assistant", "content": "y"},
             ],
+            "tools": "[]",
         },
-        {"id": "A1/named", "conversations": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "hi"}]},
+        {
+            "id": "A1/named",
+            "conversations": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "hi"}],
+            "tools": '[{"type":"function"}]',
+        },
     ]
     assert outcome.datasets[0].left_out == {"no_messages": 1, "tool_calls": 1}
     accounted(outcome)

@@ -20,3 +20,4 @@ def test_a_worker_is_told_everything_it_checks_a_server_by() -> None:
     assert (facts.vocab_size, facts.eos_ids, facts.context_length) == (2000, [2], files.tokenizer.context_length)
     assert facts.probe_ids == files.tokenizer.probe_ids != []
     assert "<|im_start|>" in facts.probe_text
+    assert facts.thinking is None

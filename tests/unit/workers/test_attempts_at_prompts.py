@@ -1,6 +1,7 @@
 """One attempt at one prompt, against the simulated server in this process."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,15 @@ def test_turns_run_one_after_another_on_the_models_own_answers() -> None:
     assert [message["role"] for message in third.messages] == ["user", "assistant", "user", "assistant", "user"]
     assert second.messages[1]["content"] == first.text and third.messages[3]["content"] == second.text
     assert len({record.rid for record in outcome.records}) == 3
+
+
+def test_tools_are_in_every_record_and_the_files_own_answer_in_the_last() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"x": 1}}}]
+    talk = attempted({**CONVERSATION, "tools": tools, "reference": "42"}, context_length=5000)
+    plain = attempted({})
+    assert isinstance(talk, Completion) and isinstance(plain, Completion)
+    assert [record.reference for record in (*talk.records, *plain.records)] == ["", "", "42", ""]
+    assert [json.loads(record.tools) for record in (*talk.records, *plain.records)] == [tools, tools, tools, []]
 
 
 def test_a_cut_turn_ends_its_conversation() -> None:

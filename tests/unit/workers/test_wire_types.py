@@ -143,9 +143,10 @@ def test_a_record_is_one_ascii_line_whatever_it_holds(text: str) -> None:
 
 def test_a_line_holds_exactly_the_documented_fields() -> None:
     documented = {
-        "id", "dataset", "turn", "turns", "prompt_tokens", "completion_tokens", "finish_reason", "matched", "input_ids",
-        "output_ids", "text", "messages", "sampling", "model", "weight_version", "server", "worker", "attempt", "rid",
-        "latency_s", "created_at", "schema",
+        "id", "dataset", "turn", "turns", "prompt_tokens", "completion_tokens", "finish_reason", "matched",
+        "input_ids", "output_ids", "text", "thinking", "visible", "messages", "tools", "reference",
+        "sampling", "model", "weight_version", "server", "worker", "attempt", "rid", "latency_s",
+        "created_at", "schema",
     }  # fmt: skip
     assert set(json.loads(encode_line(record()))) == documented
     rejected = RejectLine(id="q", dataset="A1", reason="too_long", detail="d", attempts=1, row={"prompt": "\ud83d"})
