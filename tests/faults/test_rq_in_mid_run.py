@@ -2,10 +2,12 @@
 
 import signal
 import sys
+from typing import Any
 
 from rq import Queue
+from rq import registry as rq_registry
 from rq.job import Job as RqJob
-from rq.registry import CanceledJobRegistry, FailedJobRegistry, StartedJobRegistry, clean_registries
+from rq.registry import CanceledJobRegistry, FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 
 from tests.e2e_support import HELD_TOKENS, ROOT, Job, RedisServer, Running, prompts, wait_for
@@ -72,9 +74,10 @@ def test_a_person_with_rqs_tools(job: Job, redis_server: RedisServer, start_simu
             found.cancel()
 
     # The registries' own cleaning, as a stock worker's maintenance does it, also by a clock of next year.
+    registries: Any = rq_registry
     for name in job.names:
         queue = Queue(name, connection=redis_server.client, serializer=JSONSerializer)
-        clean_registries(queue)
+        registries.clean_registries(queue)
         started = StartedJobRegistry(queue=queue, serializer=JSONSerializer)
         started.cleanup(timestamp=4_000_000_000)
     assert redis_server.holders(*job.names) == {"own": SLOTS}, "whoever has a job keeps it"
