@@ -234,6 +234,8 @@ class Engine:
         self._tasks.discard(task)
         self.flights.pop(task.get_name(), None)
         self.changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Problem):
+            log.error("job %s failed in the worker itself; it comes back when its lease runs out", task.get_name())
         self.ended(task)
 
     def ended(self, task: asyncio.Task[None]) -> None:

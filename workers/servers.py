@@ -30,6 +30,18 @@ FIRST_SPEED = 30.0
 RECENT = 0.97
 
 
+class _Rank(msgspec.Struct):
+    num_running_reqs: float | None = None
+    num_waiting_reqs: float | None = None
+    gen_throughput: float | None = None
+
+
+class _Loads(msgspec.Struct):
+    """What is read of a server's answer to /v1/loads."""
+
+    loads: list[_Rank] | None = None
+
+
 class Server:
     """One server as this worker sees it. `speed` is in tokens per second of one request.
 
@@ -185,10 +197,13 @@ class Servers:
             server.measured = False
             return
         server.measured = True
-        ranks: list[dict[str, Any]] = loads.get("loads") or []
-        server.running = sum(int(rank.get("num_running_reqs") or 0) for rank in ranks)
-        server.waiting = sum(int(rank.get("num_waiting_reqs") or 0) for rank in ranks)
-        server.throughput = sum(float(rank.get("gen_throughput") or 0) for rank in ranks)
+        try:
+            ranks = msgspec.convert(loads, _Loads, strict=False).loads or []
+        except msgspec.ValidationError:
+            ranks = []  # a proxy's own idea of loads; they are only for being seen
+        server.running = sum(int(rank.num_running_reqs or 0) for rank in ranks)
+        server.waiting = sum(int(rank.num_waiting_reqs or 0) for rank in ranks)
+        server.throughput = sum(rank.gen_throughput or 0.0 for rank in ranks)
 
     async def check(self, server: Server, facts: TokenizerFacts, samplings: list[dict[str, Any]]) -> str | None:
         """Everything that must be right before a job is claimed. None if it is, else why to wait.
