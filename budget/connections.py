@@ -57,9 +57,9 @@ class RedisRefuses(OutsideFault):
 class RedisDamaged(RedisRefuses):
     """A key of ours holds what no part of Tokenmill writes: waiting does not mend it, and the files can."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, instead: str = "") -> None:
         super().__init__(
-            f"{what}: stop the run, free the database with `tokenmill reset` and run again; the files stay"
+            f"{what}: {instead}stop the run, free the database with `tokenmill reset` and run again; the files stay"
         )
 
 
@@ -167,7 +167,10 @@ def translated() -> Generator[None]:
                 "Redis cannot write to its disk (MISCONF): free its disk, then the run goes on"
             ) from error
         if "WRONGTYPE" in str(error):
-            raise RedisDamaged(f"a key of this Redis database is of another type than Tokenmill's ({error})") from error
+            raise RedisDamaged(
+                f"a key of this Redis database is of another type than Tokenmill's ({error})",
+                "use another database number in TOKENMILL_REDIS_URL if it is somebody else's, or ",
+            ) from error
         if found := _NO_NUMBER.search(str(error)):
             raise RedisDamaged(f"Redis holds no whole number in {found[1]} ({found[2]!r})") from error
         raise RedisRefuses(f"Redis refuses a command: {error}") from error

@@ -187,6 +187,16 @@ def set_cap(connection: "redis.Redis", dataset: str, cap: int | None, *, from_fi
                 continue
 
 
+def restore_caps(connection: "redis.Redis", caps: Mapping[str, tuple[int | None, int | None]]) -> None:
+    """Give a Redis that has forgotten them the caps that it had: (cap, what the run file said) by dataset."""
+    client: Any = connection
+    with translated(), client.pipeline() as pipe:
+        for dataset, pair in caps.items():
+            for field, value in zip(("cap", "cap_file"), pair, strict=True):
+                pipe.hsetnx(keys.budget(dataset), field, "none" if value is None else value)
+        pipe.execute()
+
+
 def apply_file_caps(
     connection: "redis.Redis", caps: Mapping[str, int | None], *, only_missing: bool = False
 ) -> dict[str, int | None]:

@@ -4,7 +4,6 @@ Every mistake is one sentence that names the key and the mend. Unknown keys are 
 `max_token` that is silently ignored costs a day of GPU time.
 """
 
-import difflib
 import os
 import re
 import tomllib
@@ -17,19 +16,10 @@ import msgspec
 from budget.environment import MOST_IN_FLIGHT
 from budget.errors import UserProblem
 from producer.fields import mistake
-from tokenmill import runvalues
+from tokenmill import runvalues, sampling
 from workers import addresses
 from workers.contracts import Admission, DatasetConfig, History, RunConfig, Timing
 
-DEFAULT_MAX_NEW_TOKENS = 16_384
-# SGLang's own sampling parameters (0.5.23); any other name is answered with HTTP 400.
-SAMPLING_KEYS = frozenset(
-    {"max_new_tokens", "min_new_tokens", "temperature", "top_p", "top_k", "min_p", "frequency_penalty"}
-    | {"presence_penalty", "repetition_penalty", "stop", "stop_token_ids", "stop_regex", "ignore_eos"}
-    | {"skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim", "json_schema", "regex", "ebnf"}
-    | {"structural_tag", "logit_bias", "sampling_seed", "custom_params", "stream_interval"}
-)
-_OTHER_NAMES = {"max_tokens": "max_new_tokens", "seed": "sampling_seed", "n": "nothing: one answer per prompt"}
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 Cap = int | Literal["none"]
@@ -166,9 +156,9 @@ def _resolve(tables: dict[str, Any], file: Path) -> RunConfig:
         file,
     )
     base = file.resolve().parent
-    sampling = _sampling(tables.get("sampling", {}), "[sampling]", file)
+    defaults = _sampling(tables.get("sampling", {}), "[sampling]", file)
     datasets = [
-        _dataset(entry, number, run, sampling, base, file) for number, entry in enumerate(_entries(tables, file), 1)
+        _dataset(entry, number, run, defaults, base, file) for number, entry in enumerate(_entries(tables, file), 1)
     ]
     names = [dataset.name for dataset in datasets]
     for name in names:
@@ -234,31 +224,19 @@ def refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str, f
     Raises:
         RunFileProblem: there is one.
     """
-    for key in table:
-        if key not in set(known):
-            near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-            raise RunFileProblem(f"{file}: unknown key {key} in {where or 'the file'}: {hint}")
+    _refuse(runvalues.unknown(table, known, where or "the file"), file)
 
 
 def _sampling(value: Any, where: str, file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RunFileProblem(f"{file}: {where} must be a table of SGLang's sampling parameters")
     table = cast(dict[str, Any], value)
-    for key in table:
-        if key in _OTHER_NAMES:
-            raise RunFileProblem(f"{file}: unknown key {key} in {where}: SGLang's name for it is {_OTHER_NAMES[key]}")
-    refuse_unknown(table, SAMPLING_KEYS, where, file)
-    for key in ("max_new_tokens", "min_new_tokens"):
-        number = table.get(key, 1)
-        if not isinstance(number, int) or isinstance(number, bool) or number < (key == "max_new_tokens"):
-            raise RunFileProblem(f"{file}: {key} in {where} must be a whole number above 0, not {number!r}")
-        _refuse(runvalues.out_of_range({f"{key} in {where}": (number, -1, runvalues.LONGEST_ANSWER)}), file)
+    _refuse(sampling.mistake(table, where), file)
     return table
 
 
 def _dataset(
-    entry: dict[str, Any], number: int, run: _Run, sampling: dict[str, Any], base: Path, file: Path
+    entry: dict[str, Any], number: int, run: _Run, defaults: dict[str, Any], base: Path, file: Path
 ) -> DatasetConfig:
     where = f"[[dataset]] {entry.get('name') or number}"
     table = cast(_Dataset, _struct(entry, _Dataset, where, file))
@@ -276,8 +254,9 @@ def _dataset(
         )
     if cap != "none" and cap < 0:
         raise RunFileProblem(f'{file}: the cap of {where} is {cap}: it must be 0 or more tokens, or "none"')
-    own = {**sampling, **_sampling(table.sampling, f"sampling of {where}", file)}
-    own.setdefault("max_new_tokens", DEFAULT_MAX_NEW_TOKENS)
+    own = {**defaults, **_sampling(table.sampling, f"sampling of {where}", file)}
+    own.setdefault("max_new_tokens", sampling.DEFAULT_MAX_NEW_TOKENS)
+    _refuse(sampling.mistake(own, f"sampling of {where}"), file)
     if run.admission == "strict" and cap != "none" and 0 < cap < own["max_new_tokens"]:
         raise RunFileProblem(
             f'{file}: under admission "strict" the cap of {where} ({cap}) must be at least one worst case '

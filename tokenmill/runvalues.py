@@ -5,8 +5,9 @@ somewhere far away from the run file: in a timer, in Redis, in JSON.
 """
 
 import datetime
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,17 @@ LONGEST_DATASET_NAME = 100
 LONGEST_ANSWER = 2**31 - 1
 LONGEST_HOURS = 87_600
 LONGEST_MS = 24 * 3600 * 1000
+
+
+def unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> str:
+    """A sentence on the first key that nobody reads, which names the nearest one; nothing where all are known."""
+    names = list(known)
+    for key in table:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(names))}"
+            return f"unknown key {key} in {where}: {hint}"
+    return ""
 
 
 def strange(value: Any, place: str = "") -> str:
