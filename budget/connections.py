@@ -27,6 +27,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from budget import protocol
 from budget.errors import OutsideFault, Refused, UserProblem
 
 OLDEST = (7, 0)
@@ -168,6 +169,8 @@ def translated() -> Generator[None]:
             "this Redis is a read-only replica: give the primary's address in TOKENMILL_REDIS_URL"
         ) from error
     except ResponseError as error:
+        if own_words(error).startswith(protocol.OTHER):
+            raise protocol.of_script(own_words(error)) from error
         if own_words(error).startswith("MISCONF"):
             raise RedisRefuses(
                 "Redis cannot write to its disk (MISCONF): free its disk, then the run goes on"

@@ -15,7 +15,7 @@ from typing import TypeVar
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from budget import connections, keys, runbook, snapshot, verbs
+from budget import connections, failpoints, keys, runbook, snapshot, verbs
 from budget.connections import RedisAway, RedisDamaged, RedisRefuses
 from budget.ledger import Ledger
 from budget.locks import Lock
@@ -82,7 +82,7 @@ class Collector:
 
         Raises:
             FolderTaken, Held, LockLost: another collector has the folder or the run.
-            AnotherRun, BadFolder, Changed: the database or the folder is not this run's.
+            AnotherRun, OtherProtocol, BadFolder, Changed: the database or the folder is not this run's.
             RedisAway, RedisUnsafe: Redis cannot be reached in time, or is unsafe.
             NotWritable, DiskFault, FileChanged: the files cannot be written; nothing was lost.
         """
@@ -225,6 +225,8 @@ class Collector:
         for name in batch.entries:
             self._sinks[name].write()
         if batch.entries:
+            if failpoints.ACTIVE:
+                failpoints.hit("after_fsync_before_trim")
             self._stream.remove(batch)
         settled = sum(seeding.settle(self._ledger, sink) for sink in self._sinks.values())
         if self._said.pop("away", None):

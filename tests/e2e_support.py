@@ -17,7 +17,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 import redis
@@ -107,13 +107,24 @@ class Ended(NamedTuple):
         return [line for line in self.err.splitlines() if line.startswith("tokenmill: ")]
 
 
+class Process(Protocol):
+    """What is used of `subprocess.Popen` here."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+    def send_signal(self, sig: int, /) -> None: ...
+
+
 class Running:
     """A process of a test, in a session of its own, with what it says in a file."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
         self.log = log
         with log.open("wb") as output:
-            self.process = subprocess.Popen(
+            self.process: Process = subprocess.Popen(
                 command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip

@@ -27,6 +27,7 @@ from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Interrupted, Problem
 from budget.ledger import AsyncLedger, Ledger
 from workers import addresses
+from workers.background import end
 from workers.complaints import Complaints
 from workers.contracts import RunConfig
 from workers.engine import Engine
@@ -221,11 +222,11 @@ class AsyncWorker(BaseWorker):
             if config.max_hours is not None:
                 asyncio.get_running_loop().call_later(config.max_hours * 3600, self._on_time_over, config.max_hours)
             beats = asyncio.create_task(self._beat_for_ever(engine, config))
+            beats.add_done_callback(engine.ended)
             try:
                 await engine.run()
             finally:
-                beats.cancel()
-                await asyncio.gather(beats, return_exceptions=True)
+                await end(beats)
                 await asyncio.to_thread(self._tell_waste, engine)
         finally:
             await servers.close()

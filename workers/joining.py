@@ -14,8 +14,8 @@ import redis
 
 from budget import damage, keys, runbook
 from budget.connections import RedisAway
-from budget.errors import OutsideFault, Refused
-from workers.contracts import PROTOCOL, RunConfig, TokenizerFacts
+from budget.errors import OutsideFault
+from workers.contracts import RunConfig, TokenizerFacts
 from workers.errors import WrongModel
 from workers.sglang import Model
 
@@ -48,21 +48,6 @@ class NotPublished(OutsideFault):
     """Nobody has published a run in this Redis."""
 
 
-def parse_config(text: str) -> RunConfig:
-    """The configuration as the collector published it.
-
-    Raises:
-        Refused: another version of Tokenmill wrote it.
-    """
-    protocol = damage.decoded(text, dict[str, Any], keys.RUN, "config").get("protocol")
-    if protocol != PROTOCOL:
-        raise Refused(
-            f"the run was started by another version of Tokenmill (protocol {protocol}, this is {PROTOCOL}): "
-            f"install the same version here"
-        )
-    return damage.decoded(text, RunConfig, keys.RUN, "config")
-
-
 def join(
     connection: "redis.Redis", *, wait_s: float, stopping: Callable[[], bool], say: Callable[[str], None]
 ) -> Joined | None:
@@ -73,7 +58,7 @@ def join(
 
     Raises:
         RedisAway: Redis stayed unreachable.
-        Refused: another version of Tokenmill owns the run.
+        OtherProtocol: another version of Tokenmill owns the run.
     """
     started = time.monotonic()
     said: str | None = None
@@ -81,11 +66,13 @@ def join(
         waiting_for = "the collector (`tokenmill collect RUN.toml`)"
         try:
             entry = runbook.published(connection)
+            runbook.refuse_other(entry)
             if "config" in entry:
                 waiting_for = "the producer (`tokenmill push RUN.toml`), which loads the tokenizer"
                 if "tokenizer" in entry:
                     facts = damage.decoded(entry["tokenizer"], TokenizerFacts, keys.RUN, "tokenizer")
-                    return Joined(config=parse_config(entry["config"]), facts=facts)
+                    config = damage.decoded(entry["config"], RunConfig, keys.RUN, "config")
+                    return Joined(config=config, facts=facts)
         except RedisAway:
             if time.monotonic() - started > wait_s:
                 raise

@@ -19,6 +19,8 @@ import httpx
 import httpx_aiohttp
 import msgspec
 
+from budget import failpoints
+
 # SGLang closes idle connections after 5 s without saying so; ours are closed before.
 KEEPALIVE_S = 4.0
 CONNECT_S = 5.0
@@ -178,6 +180,8 @@ class Client:
             # The transport's own limit is for each read: an answer that drips would take for ever.
             async with asyncio.timeout(limits["read"]):
                 answer = await self._transport.handle_async_request(request)
+                if failpoints.ACTIVE and headers and (task := asyncio.current_task()):
+                    failpoints.hit("after_headers", task.get_name())
                 try:
                     content = await answer.aread()
                 finally:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from tests.e2e_support import Job, RedisServer, Simulator, simulator_config
+from tests.faults.matrix_fixtures import shared, start_case
 from tests.faults.scenes import LIVELY, MortalSimulator, Scene
 from tests.job_fixtures import job, local_job, redis_server, start_simulator
 from tests.tcp_proxy import TcpProxy
 
-__all__ = ["job", "local_job", "redis_server", "start_simulator"]
+__all__ = ["job", "local_job", "redis_server", "shared", "start_case", "start_simulator"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -46,6 +46,13 @@ class TestEnqueue:
         assert rig.hash("A-1")["deaths"] == "2"
         assert "exc_info" not in rig.hash("A-1")
 
+    def test_what_rq_called_failed_or_cancelled_is_so_no_more(self, rig: Rig) -> None:
+        rig.connection.zadd(keys.rq_failed("A"), {"A-1": 1, "A-9": 1})
+        rig.connection.zadd(keys.rq_canceled("A"), {"A-2": 1})
+        assert rig.enqueue("A", "A-1", "A-2").added == 2
+        assert rig.connection.zrange(keys.rq_failed("A"), 0, -1) == [b"A-9"], "`rq requeue --all` would queue it twice"
+        assert not rig.connection.exists(keys.rq_canceled("A"))
+
     def test_everything_finds_lost_jobs_only_when_nothing_is_on_its_way(self, rig: Rig) -> None:
         rig.enqueue("A", "A-1", "A-2")
         assert rig.enqueue("A", "A-1", "A-2", everything=True).added == 0
