@@ -14,7 +14,7 @@ RQ's own keys are RQ's; they are named here only because our scripts must be han
 | `server:<url>` | hash | workers; `down_since` (Redis TIME, ms) only while it is at fault | the run's |
 | `probe:<url>` | string | the worker whose turn it is to try a server at fault | until the next try is due |
 | `suspect:<url>` | string | the worker that has a suspect in flight there | a lease |
-| `budget:<dataset>:spent` | string | commit and seed, by INCRBY only | the run's |
+| `budget:<dataset>:spent` | string | commit and seed by INCRBY; recount sets it | the run's |
 | `budget:<dataset>` | hash | every verb, `budget set` | the run's |
 | `budget:<dataset>:done` | hash | commit, reject, retry, seed | the run's |
 | `budget:<dataset>:dropped` | set | drop, adopt; taken out by enqueue, renew, commit, reject, seed | the run's |

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from budget import environment
-from budget.errors import Exit, Interrupted, Problem, UserProblem
+from budget import environment, failpoints
+from budget.errors import Exit, Interrupted, OwnFault, Problem, UserProblem
 from tokenmill import __version__, logs
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def run_file(function: Callable[..., Any]) -> Callable[..., Any]:
         from tokenmill import runfile
 
         logs.configure(log_format, verbose=verbose)
+        failpoints.check()
         return function(runfile.load(run_toml, overrides), overrides=overrides, **options)
 
     decorated: Callable[..., Any] = update_wrapper(command, function)
@@ -155,10 +156,12 @@ def run(file: "RunFile", *, overrides: tuple[str, ...], workers: int, as_json: b
     """
     from rich.console import Console
 
+    from results.folder import OutputFolder
     from tokenmill.local import LocalRun, simulator_config
 
     simulator_config(file)
     _check_prompts(file)
+    OutputFolder(file.output).refuse_if_taken()
     console = Console(stderr=as_json)
     sys.exit(
         LocalRun(file, overrides=overrides, workers=workers, wait_s=wait_s, as_json=as_json, console=console).run()
@@ -166,9 +169,11 @@ def run(file: "RunFile", *, overrides: tuple[str, ...], workers: int, as_json: b
 
 
 def _check_prompts(file: "RunFile") -> None:
-    """Missing prompt files are said before anything is started."""
+    """Missing prompt files, and a tokenizer's folder that is not there, are said before anything is started."""
     from producer.prompt_set import Files
+    from workers.chat import check_name
 
+    check_name(file.config.tokenizer)
     Files(file.config).check(file.config.datasets)
 
 
@@ -515,9 +520,5 @@ def main() -> None:
         sys.exit(Exit.DONE)
     except Exception as error:  # the outermost boundary: a fault of ours still ends in a sentence
         log.debug("the fault in full", exc_info=True)
-        click.echo(
-            f"tokenmill: a fault in Tokenmill itself ({type(error).__name__}: {error}); nothing is lost, run the same "
-            f"command again (with --verbose for the whole fault)",
-            err=True,
-        )
+        click.echo(f"tokenmill: {OwnFault(error)}", err=True)
         sys.exit(Exit.OUTSIDE)

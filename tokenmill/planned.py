@@ -65,12 +65,13 @@ def _from_redis(file: RunFile, connection: "redis.Redis") -> tuple[list[Holdings
 
 
 def _from_files(file: RunFile, dataset: DatasetConfig) -> Holdings:
-    index = read_index(OutputFolder(file.config.output), dataset.name)
+    folder = OutputFolder(file.config.output)
+    index = read_index(folder, dataset.name)
     inputs = _prompts(dataset)
     answered = len(index.answers) - index.foreign
     return Holdings(
         name=dataset.name,
-        cap=dataset.max_tokens,
+        cap=folder.cap(dataset.name, dataset.max_tokens),
         spent=index.tokens,
         lengths=planning.lengths_of(tokens for _, tokens, _ in index.entries() if tokens),
         prompts_left=None if inputs is None else max(0, inputs - answered - len(index.rejected)),

@@ -13,6 +13,7 @@ from rq.utils import utcparse
 from budget import connections, fleet, keys, snapshot
 from budget.damage import shown_number
 from budget.snapshot import DatasetState, RunState
+from results.folder import OutputFolder
 from results.summary import FileTotals, file_totals
 from workers.contracts import RunConfig
 
@@ -113,12 +114,14 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
 
 def offline(config: RunConfig, *, simulated: bool) -> Status:
     """The run's state from the files alone: nothing is running."""
+    folder = OutputFolder(config.output)
     totals = file_totals(config.output, [dataset.name for dataset in config.datasets])
     spent_in_all = sum(total.tokens for total in totals.values())
     datasets: list[DatasetStatus] = []
     for dataset in config.datasets:
         total = totals[dataset.name]
-        state = _file_state(dataset.name, dataset.max_tokens, dataset.max_samples, total)
+        cap = folder.cap(dataset.name, dataset.max_tokens)
+        state = _file_state(dataset.name, cap, dataset.max_samples, total)
         run_state = RunState(datasets=[state], total_cap=None)
         status = _dataset(run_state, state, 0.0)
         if config.max_tokens_total is not None and spent_in_all >= config.max_tokens_total:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Problem
 from budget.fleet import Board
+from workers.background import end
 from workers.server import Server
 
 log = logging.getLogger("tokenmill.worker")
@@ -45,10 +46,7 @@ class Breaker:
         self._rejoining: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        tasks = [*self._tasks.values(), *self._rejoining]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*self._tasks.values(), *self._rejoining)
 
     def open(self, server: Server, reason: str) -> None:
         """This worker found the server at fault."""

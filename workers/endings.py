@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from budget import verbs
+from budget import failpoints, verbs
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Problem
 from budget.ledger import AsyncLedger
@@ -109,7 +109,11 @@ class Endings:
 
     async def conclude(self, lease: Lease, settlement: Settlement, generated: int = 0) -> None:
         """Tell the ledger; `generated` tokens were in vain if another attempt's answer came first."""
+        if failpoints.ACTIVE and settlement.kind == "commit":
+            failpoints.hit("before_commit", lease.job)
         answer = await self.settled(settlement.call)
+        if failpoints.ACTIVE and settlement.kind == "commit":
+            failpoints.hit("after_commit", lease.job)
         self.waste(lease.dataset, settlement.wasted)
         if settlement.kind == "commit" and not answer[0]:
             self.waste(lease.dataset, generated)

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from budget.connections import RedisAway, RedisRefuses
-from budget.errors import Problem
+from budget.errors import OwnFault, Problem
 from budget.fleet import Board
 from budget.ledger import AsyncLedger
 from budget.verbs import Claimed, Lease
 from workers.attempt import Attempt
+from workers.background import end
 from workers.claims import Claims
 from workers.complaints import Complaints
 from workers.contracts import HostileJob, Payload, decode_job_data
@@ -165,16 +166,17 @@ class Engine:
         await self._leases.learn()
         renewing = asyncio.create_task(self._leases.keep_for_ever())
         watching = asyncio.create_task(self._stalls.watch_for_ever())
+        claiming = asyncio.create_task(self._claim_until_stopped())
+        for part in (renewing, watching, claiming):
+            part.add_done_callback(self.ended)
         try:
-            await self._claim_until_stopped()
+            await asyncio.wait([claiming])
             while self._tasks:
                 await asyncio.wait(self._tasks)
             # Leaving at once, with Redis away: the leases run out by themselves.
             await self.endings.all_over(COLD_PATIENCE_S if self._abandoned else None)
         finally:
-            for part in (renewing, watching):
-                part.cancel()
-            await asyncio.gather(renewing, watching, return_exceptions=True)
+            await end(renewing, watching, claiming)
         if self.fatal is not None:
             raise self.fatal
 
@@ -256,12 +258,21 @@ class Engine:
         self._tasks.discard(task)
         self.flights.pop(task.get_name(), None)
         self.changed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # The run's fault, or ours: the lease runs out and the job comes back; the worker says so and stops.
-            if not isinstance(error, Problem):
-                log.error("job %s failed in the worker itself", task.get_name(), exc_info=error)
-                error = Problem(f"the worker failed at job {task.get_name()}: {error!r}")
-            self._end_run(error)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Problem):
+            log.error("job %s failed in the worker itself; it comes back when its lease runs out", task.get_name())
+        self.ended(task)
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """A part of this worker ended. The run's fault, or ours: what is in flight finishes, then it is said.
+
+        The lease of a job that failed runs out, and the job comes back.
+        """
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not isinstance(error, Problem):
+            log.debug("the fault in full", exc_info=error)
+            error = OwnFault(error)
+        self._end_run(error)
 
     async def _fly(self, lease: Lease) -> None:
         try:

@@ -212,15 +212,31 @@ class Servers:
             )
 
 
+class _Rank(msgspec.Struct):
+    num_running_reqs: float | None = None
+    num_waiting_reqs: float | None = None
+    max_running_requests: float | None = None
+    gen_throughput: float | None = None
+
+
+class _Loads(msgspec.Struct):
+    """What is read of a server's answer to /v1/loads."""
+
+    loads: list[_Rank] | None = None
+
+
 def _loads(found: dict[str, Any]) -> Loads | None:
-    """The sum over all ranks; None where there is nothing of the kind."""
-    ranks: list[dict[str, Any]] = found.get("loads") or []
+    """The sum over all ranks; None where there is nothing of the kind, or a proxy's own idea of it."""
+    try:
+        ranks = msgspec.convert(found, _Loads, strict=False).loads or []
+    except msgspec.ValidationError:
+        return None
     if not ranks:
         return None
-    most = [int(rank.get("max_running_requests") or 0) for rank in ranks]
+    most = [int(rank.max_running_requests or 0) for rank in ranks]
     return Loads(
-        running=sum(int(rank.get("num_running_reqs") or 0) for rank in ranks),
-        waiting=sum(int(rank.get("num_waiting_reqs") or 0) for rank in ranks),
+        running=sum(int(rank.num_running_reqs or 0) for rank in ranks),
+        waiting=sum(int(rank.num_waiting_reqs or 0) for rank in ranks),
         most=sum(most) if all(most) else None,
-        throughput=sum(float(rank.get("gen_throughput") or 0) for rank in ranks),
+        throughput=sum(rank.gen_throughput or 0.0 for rank in ranks),
     )

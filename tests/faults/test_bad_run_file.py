@@ -325,3 +325,4 @@ def test_an_unusable_tokenizer_is_one_sentence(plain: Job) -> None:
     plain.tables["model"]["tokenizer"] = "./no-such-folder"
     plain.tables["simulator"] = {}
     one_sentence(plain.write().call("run"), "no-such-folder")
+    assert not plain.output.exists()

@@ -393,7 +393,9 @@ def test_a_second_collector_producer_and_run_are_refused(
     parts = job.write().start_parts()
     wait_for("requests", lambda: simulator.state()["running"] == 16)
     for command in ("collect", "push", "run"):
-        one_sentence(job.call(command), 4, "already")
+        refused = job.call(command)
+        one_sentence(refused, 4, "already")
+        assert refused.out == ""  # before anything was begun
     # The same run with a folder of its own, so that only Redis can tell.
     job.tables["run"]["output"] = "elsewhere"
     one_sentence(job.write().call("collect"), 4, "'test'", "another output folder")
