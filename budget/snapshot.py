@@ -106,27 +106,40 @@ def read(connection: "redis.Redis", datasets: Sequence[str]) -> RunState:
     """
     client: Any = connection
     with translated(), client.pipeline(transaction=False) as pipe:
-        pipe.hget(keys.RUN, "max_tokens_total")
-        for name in datasets:
-            pipe.hmget(keys.budget(name), _FIELDS)
-            pipe.get(keys.spent(name))
-            pipe.scard(keys.dropped(name))
-            pipe.llen(keys.rq_queue(name))
-            pipe.llen(keys.rq_intermediate(name))
-            pipe.hlen(keys.leases(name))
-            pipe.xlen(keys.results(name))
-            pipe.hlen(keys.done(name))
-            pipe.hvals(keys.wasted(name))
-        answers: list[Any] = pipe.execute()
-    total_cap = answers[0]
-    size = 9
+        size = ask(pipe, datasets)
+        return parse(datasets, pipe.execute()[:size])
+
+
+def ask(pipe: Any, datasets: Sequence[str]) -> int:
+    """Put the questions of `read` into a pipeline; returns how many answers there will be for `parse`."""
+    pipe.hget(keys.RUN, "max_tokens_total")
+    for name in datasets:
+        pipe.hmget(keys.budget(name), _FIELDS)
+        pipe.scard(keys.dropped(name))
+        pipe.llen(keys.rq_queue(name))
+        pipe.llen(keys.rq_intermediate(name))
+        pipe.hlen(keys.leases(name))
+        pipe.xlen(keys.results(name))
+        pipe.hlen(keys.done(name))
+        pipe.hvals(keys.wasted(name))
+    pipe.mget([keys.spent(name) for name in datasets])
+    return 2 + _ANSWERS * len(datasets)
+
+
+_ANSWERS = 8
+
+
+def parse(datasets: Sequence[str], answers: Sequence[Any]) -> RunState:
+    """The state from the answers to what `ask` asked."""
+    total_cap, spent = answers[0], answers[-1]
     states = [
-        _state(name, answers[1 + number * size : 1 + (number + 1) * size]) for number, name in enumerate(datasets)
+        _state(name, spent[number], answers[1 + number * _ANSWERS : 1 + (number + 1) * _ANSWERS])
+        for number, name in enumerate(datasets)
     ]
     return RunState(datasets=states, total_cap=None if total_cap is None else int(total_cap))
 
 
-def _state(name: str, answers: list[Any]) -> DatasetState:
+def _state(name: str, spent: bytes | None, answers: Sequence[Any]) -> DatasetState:
     fields: dict[str, bytes | None] = dict(zip(_FIELDS, answers[0], strict=True))
 
     def count(field: str) -> int:
@@ -141,18 +154,18 @@ def _state(name: str, answers: list[Any]) -> DatasetState:
         name=name,
         cap=None if cap in (None, b"none") else int(cap),  # pyright: ignore[reportArgumentType]
         open=cap is not None,
-        spent=int(answers[1] or 0),
+        spent=int(spent or 0),
         reserved=count("reserved"),
         committed=count("committed"),
         rejected=count("rejected"),
         truncated=count("truncated"),
-        dropped=answers[2],
-        queued=answers[3],
-        intermediate=answers[4],
-        leased=answers[5],
-        waiting=answers[6],
-        done=answers[7],
-        wasted=sum(int(value) for value in answers[8]),
+        dropped=answers[1],
+        queued=answers[2],
+        intermediate=answers[3],
+        leased=answers[4],
+        waiting=answers[5],
+        done=answers[6],
+        wasted=sum(map(int, answers[7])),
         inputs=optional("inputs"),
         foreign=count("foreign"),
         exhausted=fields["exhausted"] == b"1",

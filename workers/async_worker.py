@@ -314,7 +314,11 @@ class AsyncWorker(BaseWorker):
             self.set_state(state, pipe)
             pipe.hset(
                 self.key,
-                mapping={"in_flight": len(engine.flights), "servers": ",".join(s.url for s in engine.servers.all)},
+                mapping={
+                    "in_flight": len(engine.flights),
+                    "slots": engine.slots,
+                    "servers": ",".join(s.url for s in engine.servers.all),
+                },
             )
             self.heartbeat(pipeline=pipe)
             for server in engine.servers.all:

@@ -98,6 +98,11 @@ class Engine:
         """A person has stopped all claims (`rq suspend`)."""
         return self._claims.suspended
 
+    @property
+    def slots(self) -> int:
+        """Requests it may have in flight."""
+        return self._concurrency
+
     # -- stopping
 
     def stop(self) -> None:
