@@ -76,7 +76,7 @@ def _prompts(status: Status) -> Iterable[Trouble]:
     if short:
         yield Trouble(
             level="warning", about="prompts",
-            what="prompts will run out below the cap: " + _some([f"{name} at {percent(share)}" for name, share in short]),
+            what=f"prompts will run out below the cap: {_some([f'{name} at {percent(part)}' for name, part in short])}",
             mend="add prompts, or lower the cap",
         )  # fmt: skip
 

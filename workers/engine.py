@@ -59,6 +59,7 @@ class Engine:
         self.worker = worker
         self.joined = joined
         self.config = joined.config
+        self.datasets = datasets
         self.flights: dict[str, Flight] = {}
         self.wasted: dict[str, int] = {}
         self.fatal: Problem | None = None

@@ -53,7 +53,7 @@ class Terminal:
         return ESCAPES.sub("", self.read()).replace("\r", "")
 
     def wait_for(self, what: str) -> str:
-        wait_for(f"{what!r} in the terminal", lambda: what in self.text)
+        wait_for(f"{what!r} in the terminal, wherever its lines break", lambda: what in " ".join(self.text.split()))
         return self.text
 
     def close(self) -> None:
