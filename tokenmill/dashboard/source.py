@@ -17,6 +17,8 @@ from tokenmill.state import Status
 # Reading the files takes longer the more there is in them.
 FILES_EVERY_S = 30.0
 DETAILS_EVERY_S = 10.0
+# A histogram of fewer columns looks like a chart of something else.
+FEWEST = 12
 
 
 class Lengths(msgspec.Struct, frozen=True):
@@ -99,7 +101,8 @@ class Source:
 
 def histogram(finished: Mapping[int, int]) -> Lengths:
     """The counts of the ledger's buckets, every two of them (a quarter wider each) made one."""
-    first, last = min(finished) // 2, max(finished) // 2
+    first = min(finished) // 2
+    last = min(max(max(finished) // 2, first + FEWEST - 1), (len(STARTS) - 1) // 2)
     starts = [STARTS[2 * at] for at in range(first, last + 1)]
     counts = [finished.get(2 * at, 0) + finished.get(2 * at + 1, 0) for at in range(first, last + 1)]
     after = 2 * (last + 1)

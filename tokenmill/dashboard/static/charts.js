@@ -42,7 +42,7 @@ function options(node, series) {
     cursor: { show: false },
     scales: { y: { range: (_, low, high) => [0, Math.max(1, high) * 1.1] } },
     axes: [
-      { ...axis, values: (_, ticks) => ticks.map(clock), space: 90 },
+      { ...axis, values: (_, ticks) => ticks.map(clock), space: 90, size: 30 },
       { ...axis, values: (_, ticks) => ticks.map(short), size: 56 },
     ],
     series: [{}, ...series],

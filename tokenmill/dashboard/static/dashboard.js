@@ -98,7 +98,6 @@ function tiles(status) {
     ["Servers up", `${up} of ${status.servers.length}`],
     ["Workers", number(status.workers.length)],
     ["Rejected", number(sum(sets, (set) => set.rejected))],
-    ["Not kept", share(status.wasted_tokens, status.generated_tokens)],
   ];
   each(at("tiles"), items, () => make("div"), (tile, [name, value]) => {
     if (!tile.children.length) tile.append(make("dt"), make("dd"));
@@ -157,7 +156,7 @@ function servers(found) {
 }
 
 function workers(found) {
-  setText(at("workers-caption"), `${number(found.length)} worker processes`);
+  setText(at("workers-count"), `${number(found.length)} worker ${found.length === 1 ? "process" : "processes"}`);
   const rows = found.map((worker) => [
     { text: worker.name, kind: "head" },
     worker.host,
