@@ -137,13 +137,13 @@ function histogram(name, { starts, counts, end }) {
   const most = Math.max(1, ...counts);
   let before = 0;
   const middle = counts.findIndex((count) => (before += count) * 2 >= all);
-  const median = `median about ${short(starts[middle])} tokens, ${number(all)} answers`;
+  const median = `${number(all)} answers, median ~${short(starts[middle])}`;
   const drawing = makeSvg("svg", {
     class: "columns",
     viewBox: `0 0 ${counts.length} 100`,
     preserveAspectRatio: "none",
     role: "img",
-    "aria-label": `Lengths of the answers of ${name}: ${median}`,
+    "aria-label": `Lengths of the answers of ${name}, in tokens: ${median}`,
   });
   counts.forEach((count, index) => {
     const tall = count ? Math.max(1.5, (100 * count) / most) : 0;

@@ -118,7 +118,7 @@ function budgets(datasets) {
       { text: short(set.cap), kind: "n" },
       { text: short(set.forecast), kind: short_of ? "n notice" : "n" },
       { text: short(set.tokens_per_s), kind: "n" },
-      { text: left, kind: set.complete ? "n good" : "n" },
+      { text: left, kind: { budget: "n good", prompts: "n notice" }[set.reason] ?? "n" },
       { text: number(set.leased), kind: "n" },
       { text: number(set.queued), kind: "n" },
       { text: share(set.truncated, Math.max(set.committed, set.truncated)), kind: "n" },
@@ -139,7 +139,7 @@ function bar(cell, set) {
   const label = set.cap === null ? `${set.name}: ${number(set.spent)} tokens, no cap`
     : `${set.name}: ${number(set.spent)} of ${number(set.cap)} tokens, ${share(set.spent, set.cap)}`;
   cell.drawing.setAttribute("aria-label", label);
-  cell.drawing.lastChild.setAttribute("class", set.complete ? "done" : "main");
+  cell.drawing.lastChild.setAttribute("class", set.reason === "budget" ? "done" : "main");
   cell.drawing.lastChild.setAttribute("width", (1000 * part).toFixed(1));
 }
 
