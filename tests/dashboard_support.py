@@ -31,12 +31,13 @@ class Dashboard:
     def __init__(self, job: Job, *arguments: str, token: str | None = TOKEN) -> None:
         environment = {} if token is None else {"TOKENMILL_DASHBOARD_TOKEN": token}
         self.process: Running = job.start("dashboard", "--port", "0", *arguments, **environment)
-        found = wait_for("the dashboard", lambda: re.search(r"http://\S+:(\d+)/", self.process.text) or self._ended())
-        self.port = int(found[1])
+        self.port = int(wait_for("the dashboard", self._address) or 0)
         self.url = f"http://127.0.0.1:{self.port}/"
 
-    def _ended(self) -> None:
+    def _address(self) -> str | None:
         assert self.process.is_running, self.process.text
+        found = re.search(r"http://\S+:(\d+)/", self.process.text)
+        return found and found[1]
 
     def ask(self, path: str, body: Any = None, **headers: str) -> Answer:
         """GET, or POST where there is a body: bytes as they are, anything else as JSON."""
@@ -57,7 +58,8 @@ class Dashboard:
 
     def state(self) -> dict[str, Any]:
         """The state, once there is one."""
-        return wait_for("the state", lambda: (found := self.ask("/state.json")).code == 200 and found).json
+        wait_for("the state", lambda: self.ask("/state.json").code == 200)
+        return self.ask("/state.json").json
 
 
 def begin(client: Any, job: Job) -> None:
