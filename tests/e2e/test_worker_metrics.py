@@ -49,9 +49,9 @@ def test_a_worker_tells_what_it_has_in_flight(job: Job, start_simulator: StartSi
     assert held["tokenmill_worker_server_up"] == {(simulator.url, "w-one"): 1}
     assert held["tokenmill_worker_tokens_total"] == {(simulator.url, "w-one"): 0}
     assert held["process_resident_memory_bytes"][()] > 1e6
+    wait_for("the slots in status", lambda: [worker["slots"] for worker in job.status()["workers"]] == [16])
     simulator.let_go()
     wait_for("tokens", lambda: samples(url)["tokenmill_worker_tokens_total"][simulator.url, "w-one"] >= 400)
-    assert job.status()["workers"][0]["slots"] == 16
 
 
 def test_several_processes_count_on_from_the_port(job: Job, start_simulator: StartSimulator) -> None:
