@@ -11,7 +11,7 @@ import msgspec
 import redis
 import redis.asyncio
 
-from budget import keys
+from budget import damage, keys
 from budget.connections import translated
 
 
@@ -71,14 +71,15 @@ def _parse(datasets: Sequence[str], answers: list[Any]) -> dict[str, Ages]:
         in_flight: dict[int, int] = {}
         for field, count in counts.items():
             # A counter below 0 can only come from a Redis that lost its newest writes; seeding mends it.
-            if (number_of := int(count)) > 0:
+            # What is no count of ours only feeds a forecast: it is left out.
+            if field[1:].isdigit() and (number_of := int(damage.shown_number(count))) > 0:
                 (finished if field[:1] == b"c" else in_flight)[int(field[1:])] = number_of
         found[name] = Ages(
             finished=finished,
             in_flight=in_flight,
-            worst=int(worst or 0),
-            cap=None if cap in (None, b"none") else int(cap),
-            spent=int(spent or 0),
-            reserved=int(reserved or 0),
+            worst=damage.whole(worst, keys.budget(name), "worst"),
+            cap=damage.optional(cap, keys.budget(name), "cap"),
+            spent=damage.whole(spent, keys.spent(name)),
+            reserved=damage.whole(reserved, keys.budget(name), "reserved"),
         )
     return found

@@ -9,6 +9,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
@@ -38,12 +39,27 @@ _CARRIED = frozenset(
 )
 
 
+_PASSING = ("OOM", "MISCONF", "BUSY", "NOREPLICAS", "TRYAGAIN")
+
+# What `whole` in lua/prelude.lua says of a number that is none.
+_NO_NUMBER = re.compile(r"((?:field \w+ of )?\S+) holds '(.*)', which is no whole number")
+
+
 class RedisAway(OutsideFault):
     """Redis cannot be reached or does not answer; worth waiting for."""
 
 
 class RedisRefuses(OutsideFault):
     """Redis answers, but will not do it."""
+
+
+class RedisDamaged(RedisRefuses):
+    """A key of ours holds what no part of Tokenmill writes: waiting does not mend it, and the files can."""
+
+    def __init__(self, what: str, instead: str = "") -> None:
+        super().__init__(
+            f"{what}: {instead}stop the run, free the database with `tokenmill reset` and run again; the files stay"
+        )
 
 
 class RedisUnsafe(Refused):
@@ -74,8 +90,15 @@ def connect(url: str) -> "redis.Redis":
         BadRedisUrl: it is not a redis://, rediss:// or unix:// URL.
     """
     try:
-        return redis.Redis.from_url(url, health_check_interval=15)
-    except (ValueError, TypeError) as error:
+        client: Any = redis.Redis.from_url(url, health_check_interval=15)
+        pool = client.connection_pool
+        # What it would say only when it is used: an option that is none, a host that cannot be looked up.
+        pool.connection_class(**pool.connection_kwargs)
+        str(pool.connection_kwargs.get("host", "")).encode("idna")
+        if not url.startswith("unix:") and not re.fullmatch(r"[0-9]{0,9}", urlsplit(url).path.strip("/")):
+            raise ValueError("its database is no number")
+        return client
+    except (ValueError, TypeError, AttributeError) as error:
         # The error's own text may quote a part of the password.
         raise BadRedisUrl(f"{without_secret(url)!r} is not a Redis URL: give redis://HOST:PORT/0") from error
 
@@ -106,6 +129,14 @@ def async_twin(connection: "redis.Redis", connections: int) -> "redis.asyncio.Re
     return redis.asyncio.Redis.from_pool(twin)
 
 
+def is_passing(problem: "RedisAway | RedisRefuses") -> bool:
+    """Whether it ends by itself or by an operator's hand at Redis, without a change here: worth waiting for."""
+    if isinstance(problem, RedisRefuses):
+        cause = problem.__cause__
+        return isinstance(cause, OutOfMemoryError) or str(cause).startswith(_PASSING)
+    return True
+
+
 @contextmanager
 def translated() -> Generator[None]:
     """Turn redis-py's exceptions into `RedisAway` and `RedisRefuses`, each one sentence with the mend."""
@@ -133,9 +164,12 @@ def translated() -> Generator[None]:
                 "Redis cannot write to its disk (MISCONF): free its disk, then the run goes on"
             ) from error
         if "WRONGTYPE" in str(error):
-            raise RedisRefuses(
-                f"this Redis database holds keys that are not Tokenmill's ({error}): use another database number"
+            raise RedisDamaged(
+                f"a key of this Redis database is of another type than Tokenmill's ({error})",
+                "use another database number in TOKENMILL_REDIS_URL if it is somebody else's, or ",
             ) from error
+        if found := _NO_NUMBER.search(str(error)):
+            raise RedisDamaged(f"Redis holds no whole number in {found[1]} ({found[2]!r})") from error
         raise RedisRefuses(f"Redis refuses a command: {error}") from error
     except RedisError as error:
         raise RedisRefuses(f"Redis fails: {error}") from error

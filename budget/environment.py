@@ -6,6 +6,11 @@ stored or shown.
 
 import os
 
+from budget.errors import UserProblem
+
+# Requests in flight of one worker process: more than any server takes, and fewer than there are ports.
+MOST_IN_FLIGHT = 16_384
+
 
 def redis_url() -> str | None:
     """`TOKENMILL_REDIS_URL`: where Redis or Valkey is, with its password if it has one."""
@@ -13,8 +18,18 @@ def redis_url() -> str | None:
 
 
 def sglang_api_key() -> str | None:
-    """`TOKENMILL_SGLANG_API_KEY`: sent to SGLang as a bearer token."""
-    return os.environ.get("TOKENMILL_SGLANG_API_KEY") or None
+    """`TOKENMILL_SGLANG_API_KEY`: sent to SGLang as a bearer token.
+
+    Raises:
+        UserProblem: no HTTP header can hold it.
+    """
+    key = os.environ.get("TOKENMILL_SGLANG_API_KEY") or None
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise UserProblem(
+            "TOKENMILL_SGLANG_API_KEY has characters in it that cannot be sent: set it to the key alone, without a "
+            "newline"
+        )
+    return key
 
 
 def dashboard_token() -> str | None:
@@ -23,9 +38,17 @@ def dashboard_token() -> str | None:
 
 
 def worker_concurrency() -> int | None:
-    """`TOKENMILL_CONCURRENCY`: slots of a worker that `rq worker -w workers.AsyncWorker` starts."""
+    """`TOKENMILL_CONCURRENCY`: slots of a worker that `rq worker -w workers.AsyncWorker` starts.
+
+    Raises:
+        UserProblem: it is not a number of slots.
+    """
     value = os.environ.get("TOKENMILL_CONCURRENCY", "")
-    return int(value) if value.isdigit() and int(value) > 0 else None
+    if not value:
+        return None
+    if value.isascii() and value.isdigit() and len(value) < 10 and 0 < int(value) <= MOST_IN_FLIGHT:
+        return int(value)
+    raise UserProblem(f"TOKENMILL_CONCURRENCY is {value!r}: it must be a number from 1 to {MOST_IN_FLIGHT:,}")
 
 
 def worker_servers() -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import redis
 from redis.exceptions import WatchError
 
-from budget import keys
+from budget import damage, keys
 from budget.connections import translated
 from budget.errors import Refused, UserProblem
 
@@ -37,14 +37,35 @@ def is_ready(connection: "redis.Redis") -> bool:
     client: Any = connection
     with translated():
         ready = client.get(keys.READY)
-    return ready is not None and ready.decode() == run_id(connection)
+    return ready is not None and ready == run_id(connection).encode()
 
 
 def published(connection: "redis.Redis") -> dict[str, str]:
     """The fields of the run's entry; empty where no run has been published."""
     client: Any = connection
     with translated():
-        return {name.decode(): value.decode() for name, value in client.hgetall(keys.RUN).items()}
+        entry = client.hgetall(keys.RUN).items()
+    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in entry}
+
+
+def fingerprint_of(entry: Mapping[str, str], dataset: str) -> dict[str, str]:
+    """What a dataset's answers were collected under, as the run's entry has it; empty where it does not know.
+
+    Raises:
+        RedisDamaged: the entry holds something else there.
+    """
+    field = f"fingerprint:{dataset}"
+    return damage.decoded(entry.get(field, "{}"), dict[str, str], keys.RUN, field)
+
+
+def protocol_of(entry: Mapping[str, str], default: int) -> int:
+    """The version of Tokenmill's own protocol that wrote the entry.
+
+    Raises:
+        RedisDamaged: the entry holds no number there.
+    """
+    text = entry.get("protocol")
+    return default if text is None else damage.whole(text.encode(), keys.RUN, "protocol")
 
 
 def differences(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -89,14 +110,13 @@ def publish(
     client: Any = connection
     before = published(connection)
     refuse_another(before, output_id)
-    if int(before.get("protocol", protocol)) != protocol:
+    if protocol_of(before, protocol) != protocol:
         raise AnotherRun(
             f"this Redis database was written by another version of Tokenmill (protocol {before['protocol']}, this "
             f"is {protocol}): use that version, or `tokenmill reset` and run again; the files stay"
         )
     for dataset, fingerprint in fingerprints.items():
-        known: dict[str, str] = json.loads(before.get(f"fingerprint:{dataset}", "{}"))
-        if found := differences(known, fingerprint):
+        if found := differences(fingerprint_of(before, dataset), fingerprint):
             raise changed(dataset, found)
     entry: dict[str, str | bytes] = {
         "config": config,
@@ -106,8 +126,9 @@ def publish(
     }
     for dataset, fingerprint in fingerprints.items():
         entry[f"fingerprint:{dataset}"] = json.dumps(dict(fingerprint))
-    total_before = before.get("max_tokens_total")
-    raised = total_before is not None and (max_tokens_total is None or max_tokens_total > int(total_before))
+    total_text = before.get("max_tokens_total")
+    total_before = damage.optional(None if total_text is None else total_text.encode(), keys.RUN, "max_tokens_total")
+    raised = total_before is not None and (max_tokens_total is None or max_tokens_total > total_before)
     with translated(), client.pipeline() as pipe:
         pipe.hset(keys.RUN, mapping=entry)
         if max_tokens_total is None:
@@ -155,13 +176,24 @@ def set_cap(connection: "redis.Redis", dataset: str, cap: int | None, *, from_fi
                 pipe.hset(keys.budget(dataset), "cap", "none" if cap is None else cap)
                 if from_file:
                     pipe.hset(keys.budget(dataset), "cap_file", "none" if cap is None else cap)
-                old = None if before in (None, b"none") else int(before)  # pyright: ignore[reportArgumentType]
+                # A cap that is no number is mended by the one that is set.
+                old = int(before) if before is not None and before.isdigit() else None
                 if before is not None and old is not None and (cap is None or cap > old):
                     pipe.hdel(keys.budget(dataset), "full", "exhausted")
                 pipe.execute()
                 return old
             except WatchError:
                 continue
+
+
+def restore_caps(connection: "redis.Redis", caps: Mapping[str, tuple[int | None, int | None]]) -> None:
+    """Give a Redis that has forgotten them the caps that it had: (cap, what the run file said) by dataset."""
+    client: Any = connection
+    with translated(), client.pipeline() as pipe:
+        for dataset, pair in caps.items():
+            for field, value in zip(("cap", "cap_file"), pair, strict=True):
+                pipe.hsetnx(keys.budget(dataset), field, "none" if value is None else value)
+        pipe.execute()
 
 
 def apply_file_caps(

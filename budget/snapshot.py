@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import redis
 
-from budget import keys, rules
+from budget import damage, keys, rules
 from budget.connections import translated
 
 
@@ -103,6 +103,7 @@ def read(connection: "redis.Redis", datasets: Sequence[str]) -> RunState:
 
     Raises:
         RedisAway, RedisRefuses: as the ledger's verbs.
+        RedisDamaged: a key holds something else than a number.
     """
     client: Any = connection
     with translated(), client.pipeline(transaction=False) as pipe:
@@ -115,6 +116,7 @@ def ask(pipe: Any, datasets: Sequence[str]) -> int:
     pipe.hget(keys.RUN, "max_tokens_total")
     for name in datasets:
         pipe.hmget(keys.budget(name), _FIELDS)
+        pipe.get(keys.spent(name))
         pipe.scard(keys.dropped(name))
         pipe.llen(keys.rq_queue(name))
         pipe.llen(keys.rq_intermediate(name))
@@ -122,53 +124,58 @@ def ask(pipe: Any, datasets: Sequence[str]) -> int:
         pipe.xlen(keys.results(name))
         pipe.hlen(keys.done(name))
         pipe.hvals(keys.wasted(name))
-    pipe.mget([keys.spent(name) for name in datasets])
-    return 2 + _ANSWERS * len(datasets)
+    return 1 + _ANSWERS * len(datasets)
 
 
-_ANSWERS = 8
+_ANSWERS = 9
 
 
 def parse(datasets: Sequence[str], answers: Sequence[Any]) -> RunState:
     """The state from the answers to what `ask` asked."""
-    total_cap, spent = answers[0], answers[-1]
+    total_cap = answers[0]
     states = [
-        _state(name, spent[number], answers[1 + number * _ANSWERS : 1 + (number + 1) * _ANSWERS])
+        _state(name, answers[1 + number * _ANSWERS : 1 + (number + 1) * _ANSWERS])
         for number, name in enumerate(datasets)
     ]
-    return RunState(datasets=states, total_cap=None if total_cap is None else int(total_cap))
+    return RunState(datasets=states, total_cap=damage.optional(total_cap, keys.RUN, "max_tokens_total"))
 
 
-def _state(name: str, spent: bytes | None, answers: Sequence[Any]) -> DatasetState:
+def _state(name: str, answers: Sequence[Any]) -> DatasetState:
     fields: dict[str, bytes | None] = dict(zip(_FIELDS, answers[0], strict=True))
 
     def count(field: str) -> int:
-        return int(fields[field] or 0)
+        return damage.whole(fields[field], keys.budget(name), field)
 
     def optional(field: str) -> int | None:
-        value = fields[field]
-        return None if value is None else int(value)
+        return damage.optional(fields[field], keys.budget(name), field)
 
-    cap = fields["cap"]
     return DatasetState(
         name=name,
-        cap=None if cap in (None, b"none") else int(cap),  # pyright: ignore[reportArgumentType]
-        open=cap is not None,
-        spent=int(spent or 0),
+        cap=optional("cap"),
+        open=fields["cap"] is not None,
+        spent=damage.whole(answers[1], keys.spent(name)),
         reserved=count("reserved"),
         committed=count("committed"),
         rejected=count("rejected"),
         truncated=count("truncated"),
-        dropped=answers[1],
-        queued=answers[2],
-        intermediate=answers[3],
-        leased=answers[4],
-        waiting=answers[5],
-        done=answers[6],
-        wasted=sum(map(int, answers[7])),
+        dropped=answers[2],
+        queued=answers[3],
+        intermediate=answers[4],
+        leased=answers[5],
+        waiting=answers[6],
+        done=answers[7],
+        wasted=_sum(answers[8], keys.wasted(name)),
         inputs=optional("inputs"),
         foreign=count("foreign"),
         exhausted=fields["exhausted"] == b"1",
         full=fields["full"] == b"1",
         max_samples=optional("max_samples"),
     )
+
+
+def _sum(values: list[bytes], key: str) -> int:
+    """A value for each worker that ever was, so the quick way first."""
+    try:
+        return sum(map(int, values))
+    except ValueError:
+        return sum(damage.whole(value, key) for value in values)

@@ -22,7 +22,7 @@ def dead_workers(connection: "redis.Redis") -> list[str]:
     client: Any = connection
     prefix = keys.rq_worker("")
     with translated():
-        names = [key.decode().removeprefix(prefix) for key in client.smembers(keys.RQ_WORKERS)]
+        names = [key.decode("utf-8", "replace").removeprefix(prefix) for key in client.smembers(keys.RQ_WORKERS)]
         if not names:
             return []
         with client.pipeline(transaction=False) as pipe:
@@ -32,7 +32,7 @@ def dead_workers(connection: "redis.Redis") -> list[str]:
     return [
         name
         for name, identity in zip(names, identities, strict=True)
-        if identity is not None and process.is_dead(identity.decode())
+        if identity is not None and process.is_dead(identity.decode("utf-8", "replace"))
     ]
 
 
@@ -48,12 +48,12 @@ def unlist(connection: "redis.Redis", worker: str, datasets: Sequence[str]) -> N
         pipe.execute()
 
 
-def sweep(ledger: Ledger, datasets: Sequence[str], lease_ms: int) -> list[verbs.Death]:
-    """Reclaim the jobs of all dead workers; returns the workers that had any."""
+def sweep(ledger: Ledger, datasets: Sequence[str], lease_ms: int, *, thorough: bool = False) -> list[verbs.Death]:
+    """Reclaim the jobs of all dead workers, `thorough` those of damaged leases too; returns who had any."""
     dead = dead_workers(ledger.connection)
     deaths: list[verbs.Death] = []
     # A call takes whole workers up to a limit; each call frees what it answers with, so this ends.
-    while taken := ledger(verbs.reclaim(datasets=datasets, lease_ms=lease_ms, dead=dead)):
+    while taken := ledger(verbs.reclaim(datasets=datasets, lease_ms=lease_ms, dead=dead, thorough=thorough)):
         deaths += taken
     for worker in dead:
         unlist(ledger.connection, worker, datasets)
@@ -61,7 +61,9 @@ def sweep(ledger: Ledger, datasets: Sequence[str], lease_ms: int) -> list[verbs.
 
 
 def sentence(death: verbs.Death) -> str:
-    """A dead worker, in words."""
+    """A dead worker, or damaged leases, in words."""
+    if not death.worker:
+        return f"what Redis held of jobs in flight was damaged and is mended; jobs back in the queue: {death.requeued}"
     return (
         f"worker {death.worker} is gone: {death.requeued} of its jobs are back in the queue, {death.rejected} rejected"
     )

@@ -107,7 +107,7 @@ class Enqueued(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead worker whose jobs were reclaimed."""
+    """A dead worker whose jobs were reclaimed; without a name, leases that nobody could read."""
 
     worker: str
     requeued: int
@@ -123,7 +123,7 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _totals(datasets: Iterable[str]) -> list[str]:
@@ -241,12 +241,18 @@ def release(*, lease: Lease, charge: Charge) -> Call[bool]:
     )
 
 
-def reclaim(*, datasets: Sequence[str], lease_ms: int, dead: Sequence[str] = ()) -> Call[list[Death]]:
-    """Bring back the jobs of workers whose leases have run out, and of those known to be `dead`."""
+def reclaim(
+    *, datasets: Sequence[str], lease_ms: int, dead: Sequence[str] = (), thorough: bool = False
+) -> Call[list[Death]]:
+    """Bring back the jobs of workers whose leases have run out, and of those known to be `dead`.
+
+    Args:
+        thorough: read every lease, to find those that are damaged before anything runs out.
+    """
     return Call(
         "reclaim",
         [keys.SEEN] + [key for name in datasets for key in keys.block(name)],
-        [lease_ms, len(datasets), RECLAIM_LIMIT, *dead],
+        [lease_ms, len(datasets), RECLAIM_LIMIT, int(thorough), *dead],
         lambda answer: [
             Death(worker=_text(name), requeued=requeued, rejected=rejected) for name, requeued, rejected in answer
         ],

@@ -39,7 +39,7 @@ def _fields(client: Any, jobs: list[str], field: str, value: bytes) -> list[str]
     with client.pipeline(transaction=False) as pipe:
         for job in jobs:
             pipe.hget(keys.rq_job(job), field)
-        return [job for job, held in zip(jobs, pipe.execute(), strict=True) if held == value]
+        return [job for job, held in zip(jobs, _answers(pipe), strict=True) if held == value]
 
 
 def _has_data(client: Any, jobs: list[str]) -> list[tuple[str, bool]]:
@@ -48,7 +48,16 @@ def _has_data(client: Any, jobs: list[str]) -> list[tuple[str, bool]]:
     with client.pipeline(transaction=False) as pipe:
         for job in jobs:
             pipe.hexists(keys.rq_job(job), "data")
-        return list(zip(jobs, pipe.execute(), strict=True))
+        return [(job, held == 1) for job, held in zip(jobs, _answers(pipe), strict=True)]
+
+
+def _answers(pipe: Any) -> list[Any]:
+    """What jobs' hashes answer: None where a key of another type is in a hash's place, which enqueue overwrites."""
+    answers: list[Any] = pipe.execute(raise_on_error=False)
+    for answer in answers:
+        if isinstance(answer, Exception) and "WRONGTYPE" not in str(answer):
+            raise answer
+    return [None if isinstance(answer, Exception) else answer for answer in answers]
 
 
 class Strangers:

@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from budget import keys, runbook, snapshot
+from budget import damage, keys, runbook, snapshot
 from budget.connections import RedisAway, RedisRefuses, check_safe, connect, translated
 from budget.errors import OutsideFault, UserProblem
 from budget.ledger import Ledger
@@ -144,7 +144,7 @@ class _Producer:
         start = "start `tokenmill collect` on the machine that has the output folder"
         if not entry:
             return f"the producer waits for {collector}: {start}"
-        if int(entry.get("protocol", PROTOCOL)) != PROTOCOL:
+        if runbook.protocol_of(entry, PROTOCOL) != PROTOCOL:
             raise runbook.AnotherRun(
                 f"this Redis database was written by another version of Tokenmill (protocol {entry['protocol']}, "
                 f"this is {PROTOCOL}): use that version, or `tokenmill reset` and run again; the files stay"
@@ -159,7 +159,7 @@ class _Producer:
         if not runbook.is_ready(self._connection):
             return f"the producer waits for {collector} to read the result files into Redis: {start}"
         for name in self._names:
-            if found := runbook.differences(json.loads(entry[f"fingerprint:{name}"]), fingerprint(self._config, name)):
+            if found := runbook.differences(runbook.fingerprint_of(entry, name), fingerprint(self._config, name)):
                 raise runbook.changed(name, found)
         return None
 
@@ -191,7 +191,8 @@ class _Producer:
 
     def _note_tokenizer(self) -> None:
         facts = self._library.tokenizer_facts()
-        before: dict[str, Any] = json.loads(runbook.published(self._connection).get("tokenizer", "{}"))
+        text = runbook.published(self._connection).get("tokenizer", "{}")
+        before = damage.decoded(text, dict[str, Any], keys.RUN, "tokenizer")
         hashes = ("tokenizer_hash", "template_hash")
         found = runbook.differences(
             {name: str(before[name]) for name in hashes if name in before}, {name: str(facts[name]) for name in hashes}

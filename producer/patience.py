@@ -8,17 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from redis.exceptions import OutOfMemoryError
-
-from budget.connections import RedisAway, RedisRefuses
+from budget.connections import RedisAway, RedisRefuses, is_passing
 from budget.errors import Interrupted
 
 log = logging.getLogger("tokenmill.producer")
 
 SAY_AFTER_S = 2.0
 SAY_AGAIN_S = 60.0
-# Refusals that end by themselves or by an operator's hand, without a change here.
-_PASSING = ("OOM", "MISCONF", "BUSY", "NOREPLICAS", "TRYAGAIN")
 
 
 class Saying:
@@ -88,7 +84,6 @@ def passing(error: RedisAway | RedisRefuses) -> str:
     Raises:
         RedisRefuses: the error itself, if waiting mends nothing.
     """
-    cause = error.__cause__
-    if isinstance(error, RedisRefuses) and not (isinstance(cause, OutOfMemoryError) or str(cause).startswith(_PASSING)):
+    if not is_passing(error):
         raise error
     return f"the producer waits: {error}"

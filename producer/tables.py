@@ -108,8 +108,10 @@ def _with_columns(path: Path, mark: bytes, quoted: bool, records: list[list[str]
         header = _is_header(first, records[1] if len(records) > 1 else [], fields)
     if not header:
         if len(first) > len(UNNAMED):
+            shown = ", ".join(cell if len(cell) <= 30 else f"{cell[:30]}…" for cell in first[:12])
             raise PromptsProblem(
-                f"{path} has {len(first)} columns and no header; name them in the dataset: "
+                f"{path} has {len(first)} columns of unknown names: its first row is {shown!r}. If that is a header, "
+                f'say which column is the prompt, fields = {{ prompt = "{first[0][:30]}" }}; if not, name the columns, '
                 f'fields = {{ header = false, columns = ["question", "answer", …] }}'
             )
         return Table(mark, quoted, UNNAMED[: len(first)], header=False)

@@ -40,6 +40,7 @@ class Appender:
         """
         if self._descriptor is not None:
             return None
+        disk.check_regular(self.path)
         with disk.translated(self.path):
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._descriptor = os.open(self.path, flags, 0o644)

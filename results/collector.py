@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from budget import connections, keys, runbook, snapshot
-from budget.connections import RedisAway, RedisRefuses
+from budget.connections import RedisAway, RedisDamaged, RedisRefuses
 from budget.ledger import Ledger
 from budget.locks import Lock
 from budget.sweep import sentence, sweep
@@ -96,7 +96,8 @@ class Collector:
             # Before the lock, which could only say that somebody has it.
             state = self._folder.state()
             runbook.refuse_another(runbook.published(self._connection), None if state is None else state.id)
-            self._lock.acquire()
+            if not self._once_allowed(self._lock.acquire):
+                return False
             try:
                 return self._work()
             finally:
@@ -125,10 +126,24 @@ class Collector:
             self._stop.wait(min(0.2, self._wait_s))
         return False
 
+    def _once_allowed(self, action: Callable[[], None]) -> bool:
+        """Do a step of the start as soon as a Redis that is full lets it; False if `stop` came first."""
+        while not self._stop.is_set():
+            try:
+                action()
+                return True
+            except RedisRefuses as problem:
+                if not connections.is_passing(problem):
+                    raise
+                self._say("refuses", f"waiting, nothing is lost: {problem}")
+            self._stop.wait(self._beat_s)
+        return False
+
     def _work(self) -> bool:
         entry = Entry(self._connection, self._config, self._folder)
         # Before the files are read: a database that is another's is refused at once.
-        entry.publish(start=True)
+        if not self._once_allowed(lambda: entry.publish(start=True)):
+            return False
         for sink in self._sinks.values():
             sink.open(self._tick)
         ready = False
@@ -149,7 +164,7 @@ class Collector:
                 self._say("away", f"waiting for Redis, nothing is lost: {problem}")
                 self._stop.wait(self._beat_s)
             except RedisRefuses as problem:
-                if not ready:
+                if isinstance(problem, RedisDamaged) or not (ready or connections.is_passing(problem)):
                     raise
                 self._say("refuses", f"waiting, nothing is lost: {problem}")
                 self._stop.wait(self._beat_s)
@@ -235,7 +250,9 @@ class Collector:
         return not self._stay and snapshot.read(self._connection, self._names).all_finished()
 
     def _sweep(self) -> None:
-        deaths = self._when_allowed(lambda: sweep(self._ledger, self._names, self._config.timing.lease_ms))
+        deaths = self._when_allowed(
+            lambda: sweep(self._ledger, self._names, self._config.timing.lease_ms, thorough=True)
+        )
         for death in deaths or []:
             log.warning("%s", sentence(death))
 
@@ -269,6 +286,8 @@ class Collector:
         """Run what a Redis that is full or cannot write refuses; results must flow out of it all the same."""
         try:
             return action()
+        except RedisDamaged:
+            raise
         except RedisRefuses as problem:
             self._say("refuses", f"{problem}")
             return None

@@ -6,11 +6,12 @@ refuses becomes one sentence here, once.
 
 import errno
 import os
+import stat
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from results.errors import DiskFault, NotWritable, ResultsError
+from results.errors import BadFolder, DiskFault, NotWritable, ResultsError
 
 
 def fault(path: Path, error: OSError) -> ResultsError:
@@ -30,6 +31,8 @@ def fault(path: Path, error: OSError) -> ResultsError:
             f"cannot write {path}: the disk at {_mount(path)} is mounted read-only; mount it writable and run the "
             f"job again"
         )
+    if error.errno in (errno.EISDIR, errno.ENOTDIR):
+        return BadFolder(f"{path} should be a file, and a folder is in its place: move it away and run the job again")
     if error.errno in (errno.EACCES, errno.EPERM):
         return NotWritable(
             f"cannot write {path}: user {os.geteuid()} may not; make it writable for that user and run the job again"
@@ -47,6 +50,19 @@ def translated(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         raise fault(path, error) from error
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is neither a file nor nothing: opening a named pipe would wait for ever.
+
+    Raises:
+        BadFolder: a folder, a pipe or a device is there.
+    """
+    with suppress(OSError):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise BadFolder(
+                f"{path} should be a file, and is a folder, a pipe or a device: move it away and run the job again"
+            )
 
 
 def sync_folder(folder: Path) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import redis
 
-from budget import keys, runbook
+from budget import damage, keys, runbook
 from budget.connections import translated
-from results.folder import FolderState, OutputFolder
+from results.folder import Cap, FolderState, OutputFolder
 from workers.contracts import PROTOCOL, RunConfig, fingerprint
 
 # What the collector itself writes; the other fields are facts.
@@ -51,6 +51,8 @@ class Entry:
             max_tokens_total=self._config.max_tokens_total,
             max_samples={dataset.name: dataset.max_samples for dataset in self._config.datasets},
         )
+        known = {name: (held.cap, held.file) for name, held in self._state.caps.items()}
+        runbook.restore_caps(self._connection, known)
         caps = {dataset.name: dataset.max_tokens for dataset in self._config.datasets}
         runbook.apply_file_caps(self._connection, caps, only_missing=not start)
         self._save(fingerprints={**self._state.fingerprints, **self._fingerprints})
@@ -69,7 +71,9 @@ class Entry:
             pipe.get(keys.READY)
             pipe.info("server")
             pipe.hgetall(keys.RUN)
-            ready, server, entry = pipe.execute()
+            for dataset in self._config.datasets:
+                pipe.hmget(keys.budget(dataset.name), "cap", "cap_file")
+            ready, server, entry, *caps = pipe.execute()
         fields = {name.decode(): value.decode("utf-8", "replace") for name, value in entry.items()}
         if ready is None or ready.decode() != server["run_id"] or fields.get("output_id") != self._state.id:
             return False
@@ -78,8 +82,19 @@ class Entry:
             for name, value in fields.items()
             if name not in _OWN_FIELDS and not name.startswith("fingerprint:")
         }
-        self._save(facts={**self._state.facts, **facts})
+        self._save(facts={**self._state.facts, **facts}, caps={**self._state.caps, **self._caps(caps)})
         return True
+
+    def _caps(self, answers: list[tuple[bytes | None, bytes | None]]) -> dict[str, Cap]:
+        """The caps as Redis has them, of the datasets whose cap it knows."""
+        return {
+            dataset.name: Cap(
+                cap=damage.optional(cap, keys.budget(dataset.name), "cap"),
+                file=damage.optional(in_file, keys.budget(dataset.name), "cap_file"),
+            )
+            for dataset, (cap, in_file) in zip(self._config.datasets, answers, strict=True)
+            if cap is not None and in_file is not None
+        }
 
     def set_ready(self, run_id: str) -> None:
         client: Any = self._connection

@@ -19,14 +19,31 @@ from results import disk
 from results.errors import BadFolder, DiskFault, FolderTaken, NotWritable, ResultsError
 
 
+class Cap(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset's cap as Redis had it last, and what the run file said then; None: no cap."""
+
+    cap: int | None
+    file: int | None
+
+
 class FolderState(msgspec.Struct, frozen=True, kw_only=True):
-    """What `folder.json` holds. `facts` is what the run's parts noted in Redis, such as the tokenizer's facts."""
+    """What `folder.json` holds. `facts` is what the run's parts noted in Redis, such as the tokenizer's facts.
+
+    `caps` are there because one that was set by hand stands nowhere else: a Redis that was lost would
+    fall back to the run file's.
+    """
 
     id: str
     run: str
     fingerprints: dict[str, dict[str, str]] = {}
     facts: dict[str, str] = {}
+    caps: dict[str, Cap] = {}
     schema: int = 1
+
+    def cap(self, dataset: str, in_file: int | None) -> int | None:
+        """The cap that holds: the one that Redis had, unless the run file says something new since."""
+        known = self.caps.get(dataset)
+        return in_file if known is None or known.file != in_file else known.cap
 
 
 class OutputFolder:
@@ -77,6 +94,7 @@ class OutputFolder:
             FolderTaken: another process is.
         """
         path = self.own / "lock"
+        disk.check_regular(path)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -86,11 +104,9 @@ class OutputFolder:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
-            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "?"
+            taken = self._taken(descriptor)
             os.close(descriptor)
-            raise FolderTaken(
-                f"process {owner} already collects into {self.path}: stop it first, or give this run another `output`"
-            ) from None
+            raise taken from None
         except OSError as error:
             os.close(descriptor)
             raise _unusable(path, error) from error
@@ -101,18 +117,35 @@ class OutputFolder:
             os.close(self._lock)
             self._lock = None
 
-    def is_locked(self) -> bool:
-        """Whether a process collects into the folder now."""
+    def _taken(self, descriptor: int) -> FolderTaken:
+        owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "?"
+        return FolderTaken(
+            f"process {owner} already collects into {self.path}: stop it first, or give this run another `output`"
+        )
+
+    def refuse_if_taken(self) -> None:
+        """Only look whether a process collects into the folder now.
+
+        Raises:
+            FolderTaken: one does.
+        """
         try:
-            descriptor = os.open(self.own / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.own / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
-            return False
+            return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            return True
+            raise self._taken(descriptor) from None
         finally:
             os.close(descriptor)
+
+    def is_locked(self) -> bool:
+        """Whether a process collects into the folder now."""
+        try:
+            self.refuse_if_taken()
+        except FolderTaken:
+            return True
         return False
 
     def state(self) -> FolderState | None:
@@ -122,6 +155,7 @@ class OutputFolder:
             BadFolder: its state is damaged, or of a newer version.
         """
         path = self.own / "folder.json"
+        disk.check_regular(path)
         try:
             text = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -130,15 +164,25 @@ class OutputFolder:
             raise disk.fault(path, error) from error
         try:
             state = msgspec.json.decode(text, type=FolderState)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadFolder(
-                f"{path} is damaged ({error}): delete it, and check that the run file is the one that made the answers"
+                f"{path} is damaged ({error}): delete it, free the database with `tokenmill reset`, and run again with "
+                f"the run file that made the answers; they stay"
             ) from error
         if state.schema != FolderState.__struct_defaults__[-1]:
             raise BadFolder(
                 f"{path} was written by another version of Tokenmill (schema {state.schema}): use that version"
             )
         return state
+
+    def cap(self, dataset: str, in_file: int | None) -> int | None:
+        """A dataset's cap as far as the folder knows it; the run file's where it knows none.
+
+        Raises:
+            BadFolder: its state is damaged, or of a newer version.
+        """
+        state = self.state()
+        return in_file if state is None else state.cap(dataset, in_file)
 
     def check(self, run: str, fingerprints: Mapping[str, Mapping[str, str]]) -> FolderState:
         """The folder's state, checked to be this run's; a new folder becomes it.

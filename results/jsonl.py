@@ -77,6 +77,7 @@ def lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 def numbered(path: Path, tick: Tick | None = None) -> Iterator[tuple[int, int, bytes]]:
     """(line number, offset, line) of each line of a file, which need not be there; `tick` is called now and then."""
+    disk.check_regular(path)
     with disk.translated(path):
         try:
             file = path.open("rb", buffering=1 << 20)

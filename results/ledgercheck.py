@@ -5,13 +5,14 @@ ages with leases. What spans files and ledger is compared only where nothing mov
 were read until after the ledger was.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import redis
 
-from budget import keys, runbook, snapshot
+from budget import damage, keys, runbook, snapshot
 from budget.connections import translated
 from budget.forecast import bucket
 from budget.snapshot import DatasetState, RunState
@@ -22,6 +23,11 @@ _SEED = "run the job again, its collector seeds the ledger from the files"
 # A seeding moves the counters by differences, so it cannot mend what disagrees within the ledger itself.
 _RESET = "free the database with `tokenmill reset` and run the job again; the files stay"
 _SCAN_AT_ONCE = 1000
+
+
+# A lease as lua/prelude.lua packs it: what it reserves, and the bucket of its age.
+_LEASE = re.compile(rb"\S+ (\d+) \d+ (\d+) \d \d .*", re.DOTALL)
+_MENDS = "a running collector mends it within a lease; run the job again"
 
 
 class _Done:
@@ -80,7 +86,7 @@ class LedgerCheck:
         self._equal(name, "done", "the files hold {} ended prompts, the ledger {}", answers + rejected, now.done, mend)
         self._equal(name, "committed", "the files hold {} answers, the ledger counts {}", answers, now.committed, mend)
         self._equal(name, "rejected", "the files hold {} rejected prompts, the ledger {}", rejected, now.rejected, mend)
-        finished = {int(field[1:]): int(value) for field, value in counted.items() if field[:1] == b"c"}
+        finished = _counts(name, counted, b"c")
         for number in sorted(set(finished) | set(ages)):
             self._equal(
                 name,
@@ -100,18 +106,24 @@ class LedgerCheck:
             pipe.hgetall(keys.ages(name))
             pipe.zrange(keys.expiry(name), 0, -1)
             leases, reserved, ages, expiry = pipe.execute()
-        parsed = [value.split(b" ") for value in leases.values()]
-        held = sum(int(parts[1]) for parts in parsed)
+        parsed: list[list[bytes]] = []
+        for job, value in leases.items():
+            if found := _LEASE.fullmatch(value):
+                parsed.append(list(found.groups()))
+            else:
+                shown = job.decode("utf-8", "replace")
+                self._say(name, "lease", f"the lease of {shown} cannot be read: {_MENDS}")
+        held = sum(int(parts[0]) for parts in parsed)
         self._equal(
             name,
             "reserved",
             "the leases reserve {} tokens, the ledger says {}",
             held,
-            int(reserved or 0),
-            _RESET,
+            damage.whole(reserved, keys.budget(name), "reserved"),
+            _MENDS,
         )
-        by_age = Counter(int(parts[3]) for parts in parsed)
-        flying = {int(field[1:]): int(value) for field, value in ages.items() if field[:1] == b"f"}
+        by_age = Counter(int(parts[1]) for parts in parsed)
+        flying = _counts(name, ages, b"f")
         for number in sorted(set(by_age) | set(flying)):
             self._equal(
                 name,
@@ -166,7 +178,7 @@ class LedgerCheck:
             with translated():
                 cursor, part = self._client.hscan(key, cursor, count=_SCAN_AT_ONCE)
             for job, value in part.items():
-                yield job.decode("utf-8", "replace"), int(value)
+                yield job.decode("utf-8", "replace"), damage.whole(value, key, job.decode("utf-8", "replace"))
             if not cursor:
                 return
 
@@ -217,6 +229,19 @@ class LedgerCheck:
 
     def _say(self, name: str, kind: str, sentence: str) -> None:
         self._findings.add(name, kind, sentence)
+
+
+def _counts(name: str, fields: dict[bytes, bytes], kind: bytes) -> dict[int, int]:
+    """The counts of one kind in a dataset's ages, by bucket.
+
+    Raises:
+        RedisDamaged: something else stands there.
+    """
+    key = keys.ages(name)
+    named = {field.decode("utf-8", "replace"): value for field, value in fields.items() if field[:1] == kind}
+    return {
+        damage.whole(field[1:].encode(), key, field): damage.whole(value, key, field) for field, value in named.items()
+    }
 
 
 def _moved(before: DatasetState, now: DatasetState) -> bool:

@@ -92,7 +92,8 @@ class _Check:
         self._seen(
             "no tokens",
             index.tokenless,
-            f"has no completion_tokens of 1 or more, so it is not counted ({self._path}): delete the line or {_AGAIN}",
+            f"has no completion_tokens of 1 or more, so it is not counted ({self._path}): delete the line, "
+            f"then {_AGAIN}",
         )
         for number, own in index.duplicates.first:
             self._say("duplicate", f"{own!r} stands twice, again at line {number} ({self._path}): delete that line")
@@ -135,7 +136,8 @@ class _Check:
         if line.dataset != self._name:
             self._say(
                 "wrong dataset",
-                f"{line.id!r} at line {number} is an answer of {line.dataset!r}: move the line to that dataset's file",
+                f"{line.id!r} at line {number} is an answer of {line.dataset!r}: move the line to that dataset's file, "
+                f"then {_AGAIN}",
             )
         try:
             ids = len(_decode_ids(line.output_ids)) if line.output_ids else 0

@@ -290,6 +290,10 @@ def _value(value: Any) -> str:
         return "{ " + ", ".join(f"{_key(key)} = {_value(held)}" for key, held in table.items()) + " }"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value)  # nan and inf are called so in TOML too
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(held) for held in cast("list[Any]", value)) + "]"
     return json.dumps(value)
 
 

@@ -11,11 +11,9 @@ from budget.errors import UserProblem
 from tokenmill import view, watching
 from tokenmill.embedded import EmbeddedRedis
 from tokenmill.runfile import RunFile
+from tokenmill.runvalues import LARGEST_WHOLE
 
 Connection = tuple["redis.Redis", str]
-
-# Lua counts in doubles: whole numbers are exact up to here.
-MOST = 2**53
 
 
 @contextmanager
@@ -52,9 +50,9 @@ def read(file: RunFile, dataset: str, tokens: str) -> int | None:
     word = tokens.strip().replace("_", "").replace(",", "")
     if word != "none" and not (word.isascii() and word.isdigit()):
         raise UserProblem(f"{tokens!r} is no cap: give a number of tokens (0 or more) or the word none")
+    if len(word) > 16 or (word != "none" and int(word) > LARGEST_WHOLE):
+        raise UserProblem(f"{tokens!r} is no cap: it can be at most {LARGEST_WHOLE:,} tokens (2^53)")
     cap = None if word == "none" else int(word)
-    if cap is not None and cap > MOST:
-        raise UserProblem(f"{tokens!r} is no cap: at most {MOST:,} tokens can be counted")
     worst = int(file.config.dataset(dataset).sampling["max_new_tokens"])
     if file.config.admission == "strict" and cap is not None and 0 < cap < worst:
         raise UserProblem(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from budget.errors import Exit
+from budget.errors import Exit, OutsideFault
 from tokenmill.embedded import die_with_parent
 
 log = logging.getLogger("tokenmill.run")
@@ -31,7 +31,11 @@ class Child:
         command = [sys.executable, "-m", "tokenmill", *self.arguments]
         if self._log_file is None:
             return self._popen(command, None)
-        with self._log_file.open("ab") as output:
+        try:
+            output = self._log_file.open("ab")
+        except OSError as error:
+            raise OutsideFault(gone(self._log_file)) from error
+        with output:
             self._log_start = output.tell()
             return self._popen(command, output)
 
@@ -86,11 +90,22 @@ class Child:
         """The last sentence that it said; what it failed of."""
         if self._log_file is None:
             return f"{self.name} ended with exit code {self.process.poll()}"
-        with self._log_file.open("rb") as output:
-            output.seek(self._log_start)
-            lines = output.read().decode("utf-8", "replace").strip().splitlines()
+        try:
+            with self._log_file.open("rb") as output:
+                output.seek(self._log_start)
+                lines = output.read().decode("utf-8", "replace").strip().splitlines()
+        except OSError:
+            return gone(self._log_file)
         said = [line for line in lines if line.startswith("tokenmill: ")] or lines[-1:]
         return said[-1].removeprefix("tokenmill: ") if said else f"{self.name} said nothing"
+
+
+def gone(log_file: Path) -> str:
+    """What it means that a log cannot be opened any more: somebody deleted the output folder under a run."""
+    return (
+        f"{log_file.parent} is gone or cannot be used: was the output folder deleted or moved while the run went on? "
+        f"What stood in it is lost unless it is put back; run the same command again, it makes what is missing"
+    )
 
 
 def wait_all(children: Sequence[Child], poll_s: float = 0.1) -> None:

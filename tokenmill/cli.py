@@ -6,6 +6,7 @@ A problem is one sentence on standard error. Heavy imports are made inside comma
 
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -75,8 +76,21 @@ def run_file(function: Callable[..., Any]) -> Callable[..., Any]:
     return decorated
 
 
+class _Seconds(click.FloatRange):
+    """A number of seconds, of which a clock can tell when they are over."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return seconds
+
+
+# More processes than any machine takes are a slip of the finger.
+WORKERS = click.IntRange(1, 1024)
+
 wait_option = click.option(
-    "--wait", "wait_s", type=click.FloatRange(min=0), default=60.0, show_default=True,
+    "--wait", "wait_s", type=_Seconds(0, 31_536_000), default=60.0, show_default=True,
     help="Seconds to wait at the start for Redis and servers that cannot be reached.",
 )  # fmt: skip
 stay_option = click.option("--stay", is_flag=True, help="Do not leave when all datasets are finished.")
@@ -129,9 +143,7 @@ def _stop_on_signals() -> threading.Event:
 
 @cli.command()
 @run_file
-@click.option(
-    "-n", "workers", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes per server."
-)
+@click.option("-n", "workers", type=WORKERS, default=1, show_default=True, help="Worker processes per server.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final status as JSON, on the last line.")
 @wait_option
 def run(file: "RunFile", *, overrides: tuple[str, ...], workers: int, as_json: bool, wait_s: float) -> None:
@@ -142,10 +154,12 @@ def run(file: "RunFile", *, overrides: tuple[str, ...], workers: int, as_json: b
     """
     from rich.console import Console
 
+    from results.folder import OutputFolder
     from tokenmill.local import LocalRun, simulator_config
 
     simulator_config(file)
     _check_prompts(file)
+    OutputFolder(file.output).refuse_if_taken()
     console = Console(stderr=as_json)
     sys.exit(
         LocalRun(file, overrides=overrides, workers=workers, wait_s=wait_s, as_json=as_json, console=console).run()
@@ -153,9 +167,11 @@ def run(file: "RunFile", *, overrides: tuple[str, ...], workers: int, as_json: b
 
 
 def _check_prompts(file: "RunFile") -> None:
-    """Missing prompt files are said before anything is started."""
+    """Missing prompt files, and a tokenizer's folder that is not there, are said before anything is started."""
     from producer.prompt_set import Files
+    from workers.chat import check_name
 
+    check_name(file.config.tokenizer)
     Files(file.config).check(file.config.datasets)
 
 
@@ -212,9 +228,7 @@ def _known(file: "RunFile", datasets: tuple[str, ...]) -> list[str]:
 
 @cli.command()
 @run_file
-@click.option(
-    "-n", "number", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes per server."
-)
+@click.option("-n", "number", type=WORKERS, default=1, show_default=True, help="Worker processes per server.")
 @click.option(
     "--server",
     "servers",
@@ -223,7 +237,9 @@ def _known(file: "RunFile", datasets: tuple[str, ...]) -> list[str]:
     help="Use this server (repeat for more) instead of the run file's.",
 )
 @click.option(
-    "--concurrency", type=click.IntRange(min=1), help="Requests in flight per process, instead of the run file's."
+    "--concurrency",
+    type=click.IntRange(1, environment.MOST_IN_FLIGHT),
+    help="Requests in flight per process, instead of the run file's.",
 )
 @click.option("--name", help="The worker's name, if it is one process.")
 @click.option(
@@ -249,7 +265,9 @@ def work(
 ) -> None:
     """Start workers, at any time, on any machine; they leave when all datasets are finished."""
     url = _redis_url(file, needed_by="work")
-    urls = [server.rstrip("/") for server in servers] or file.config.servers
+    from workers import addresses
+
+    urls = addresses.checked(servers, "--server") or file.config.servers
     if not urls:
         raise UserProblem(
             "the run file names no SGLang server: name one in [sglang] servers or with --server; `tokenmill sim` "
@@ -399,7 +417,7 @@ def budget(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -
         caps.show(file, _connection(file, only_look=True))
 
 
-@budget.command("set")
+@budget.command("set", context_settings={"ignore_unknown_options": True})  # so that -1 is read as a number
 @click.argument("dataset")
 @click.argument("tokens")
 @click.pass_obj
@@ -538,12 +556,22 @@ def _add_commands() -> None:
 _add_commands()
 
 
+def _usage(error: click.ClickException) -> str:
+    """What is wrong with the command line, as one sentence."""
+    said = " ".join(error.format_message().split()).rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{said} (see `{context.command_path} --help`)" if context is not None else said
+
+
 def main() -> None:
     """The entry point: problems become one sentence and their exit code; never a traceback."""
     try:
-        cli.main(standalone_mode=False)
-    except click.ClickException as error:
+        cli.main(prog_name="tokenmill", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(Exit.USER)
+    except click.ClickException as error:
+        click.echo(f"tokenmill: {_usage(error)}", err=True)
         sys.exit(Exit.USER)
     except Interrupted as problem:
         click.echo(f"tokenmill: {problem}", err=True)

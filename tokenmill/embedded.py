@@ -26,6 +26,7 @@ log = logging.getLogger("tokenmill.redis")
 # A unix socket's path may have 107 bytes; our own part of it takes about 30.
 LONGEST_FOLDER = 70
 START_S = 30.0
+PREFIX = "tm-"
 
 
 class EmbeddedFailed(OutsideFault):
@@ -55,6 +56,17 @@ def live_url(output: Path) -> str | None:
     except RedisError:
         return None
     return there.url
+
+
+def _clear_after_killed(output: Path) -> None:
+    """Remove the socket's folder of this output folder's last server, where nobody was left to do it."""
+    try:
+        there = msgspec.json.decode(_whereabouts(output).read_bytes(), type=_Whereabouts)
+    except (OSError, msgspec.DecodeError):
+        return
+    folder = Path(there.url.removeprefix("unix://")).parent
+    if process.is_dead(there.process) and folder.name.startswith(PREFIX) and (folder / "redis.sock").is_socket():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def die_with_parent() -> None:
@@ -101,8 +113,9 @@ class EmbeddedRedis:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutsideFault(f"the output folder {self._output} is not writable: {error.strerror}") from error
+        _clear_after_killed(self._output)
         base = tempfile.gettempdir()
-        self._socket_folder = Path(tempfile.mkdtemp(prefix="tm-", dir=base if len(base) < LONGEST_FOLDER else "/tmp"))
+        self._socket_folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base if len(base) < LONGEST_FOLDER else "/tmp"))
         self.url = f"unix://{self._socket_folder}/redis.sock"
         self.binary = _binary()
         if not self._launch():
@@ -118,7 +131,10 @@ class EmbeddedRedis:
     def _note(self) -> None:
         assert self._process is not None
         there = _Whereabouts(self.url, process.identity(self._process.pid))
-        _whereabouts(self._output).write_bytes(msgspec.json.encode(there))
+        try:
+            _whereabouts(self._output).write_bytes(msgspec.json.encode(there))
+        except OSError as error:
+            raise OutsideFault(f"the output folder {self._output} cannot be written to: {error.strerror}") from error
 
     @property
     def running(self) -> bool:
@@ -131,6 +147,10 @@ class EmbeddedRedis:
             EmbeddedFailed: it does not start any more.
         """
         Path(self.url.removeprefix("unix://")).unlink(missing_ok=True)
+        if not self._folder.is_dir():
+            raise EmbeddedFailed(
+                f"the run's own Redis ended, and its folder {self._folder} is gone: run the same command again"
+            )
         if not self._launch():
             raise EmbeddedFailed(f"{self.binary} was killed and does not start again: {self._last_words()}")
         self._note()

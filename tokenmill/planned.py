@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from budget import ages, connections, keys, snapshot
+from budget.damage import shown_number
 from producer.files import PromptSource
 from results.folder import OutputFolder
 from results.summary import read_index
@@ -60,16 +61,17 @@ def _from_redis(file: RunFile, connection: "redis.Redis") -> tuple[list[Holdings
                 committed=now.committed,
             )
         )
-    return holdings, sum(float(rate or 0) for rate in rates) or _speed_in_files(file)
+    return holdings, sum(shown_number(rate) for rate in rates) or _speed_in_files(file)
 
 
 def _from_files(file: RunFile, dataset: DatasetConfig) -> Holdings:
-    index = read_index(OutputFolder(file.config.output), dataset.name)
+    folder = OutputFolder(file.config.output)
+    index = read_index(folder, dataset.name)
     inputs = _prompts(dataset)
     answered = len(index.answers) - index.foreign
     return Holdings(
         name=dataset.name,
-        cap=dataset.max_tokens,
+        cap=folder.cap(dataset.name, dataset.max_tokens),
         spent=index.tokens,
         lengths=planning.lengths_of(tokens for _, tokens, _ in index.entries() if tokens),
         prompts_left=None if inputs is None else max(0, inputs - answered - len(index.rejected)),

@@ -25,7 +25,10 @@ def reset(file: RunFile, connection: "Connection | None", *, sure: bool) -> None
         click.echo("freed the run's own Redis data; the result files stay")
         return
     client: Any = connection[0]
-    entry = runbook.published(client)
+    try:
+        entry = runbook.published(client)
+    except connections.RedisDamaged:
+        entry = {}  # freeing the database is the mend
     with connections.translated():
         if client.exists(keys.COLLECTOR_LOCK):
             raise Refused("a collector is at work on this database: stop the run first")

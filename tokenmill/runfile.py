@@ -4,7 +4,7 @@ Every mistake is one sentence that names the key and the mend. Unknown keys are 
 `max_token` that is silently ignored costs a day of GPU time.
 """
 
-import difflib
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,19 +13,13 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from budget.environment import MOST_IN_FLIGHT
 from budget.errors import UserProblem
 from producer.fields import mistake
+from tokenmill import runvalues, sampling
+from workers import addresses
 from workers.contracts import Admission, DatasetConfig, History, RunConfig, Timing
 
-DEFAULT_MAX_NEW_TOKENS = 16_384
-# SGLang's own sampling parameters (0.5.23); any other name is answered with HTTP 400.
-SAMPLING_KEYS = frozenset(
-    {"max_new_tokens", "min_new_tokens", "temperature", "top_p", "top_k", "min_p", "frequency_penalty"}
-    | {"presence_penalty", "repetition_penalty", "stop", "stop_token_ids", "stop_regex", "ignore_eos"}
-    | {"skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim", "json_schema", "regex", "ebnf"}
-    | {"structural_tag", "logit_bias", "sampling_seed", "custom_params", "stream_interval"}
-)
-_OTHER_NAMES = {"max_tokens": "max_new_tokens", "seed": "sampling_seed", "n": "nothing: one answer per prompt"}
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 Cap = int | Literal["none"]
@@ -108,14 +102,20 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
         raise RunFileProblem(f"the run file {file} cannot be read: {error}") from error
     try:
         tables: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a TOMLDecodeError, or a number of thousands of digits
         raise RunFileProblem(f"{file} is not TOML: {error}") from error
     for override in overrides:
         _override(tables, override, file)
+    _refuse(runvalues.strange(tables), file)
     simulator: Any = tables.get("simulator", {})
     if not isinstance(simulator, dict):
         raise RunFileProblem(f"{file}: [simulator] must be a table")
     return RunFile(path=file, config=_resolve(tables, file), simulator=cast(dict[str, Any], simulator))
+
+
+def _refuse(found: str, file: Path) -> None:
+    if found:
+        raise RunFileProblem(f"{file}: {found}")
 
 
 def _override(tables: dict[str, Any], override: str, file: Path) -> None:
@@ -125,7 +125,7 @@ def _override(tables: dict[str, Any], override: str, file: Path) -> None:
         raise RunFileProblem(f"--set {override!r} is not TABLE.KEY=VALUE, such as run.max_hours=2")
     try:
         value: Any = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()
     if parts[0] == "dataset":
         entries = _entries(tables, file)
@@ -149,19 +149,27 @@ def _resolve(tables: dict[str, Any], file: Path) -> RunConfig:
     model = cast(_Model, _table(tables, "model", file))
     sglang = cast(_Sglang, _table(tables, "sglang", file))
     timing = cast(Timing, _table(tables, "timing", file))
+    _refuse(
+        runvalues.bad_words(
+            {"name in [run]": run.name, "output in [run]": run.output, "tokenizer in [model]": model.tokenizer}
+        ),
+        file,
+    )
     base = file.resolve().parent
-    sampling = _sampling(tables.get("sampling", {}), "[sampling]", file)
+    defaults = _sampling(tables.get("sampling", {}), "[sampling]", file)
     datasets = [
-        _dataset(entry, number, run, sampling, base, file) for number, entry in enumerate(_entries(tables, file), 1)
+        _dataset(entry, number, run, defaults, base, file) for number, entry in enumerate(_entries(tables, file), 1)
     ]
     names = [dataset.name for dataset in datasets]
     for name in names:
         if names.count(name) > 1:
             raise RunFileProblem(f"{file} has two datasets named {name}: give each a name of its own")
+    output = _under(base, run.output)
+    _refuse(runvalues.bad_output(output), file)
     config = RunConfig(
         name=run.name,
         base=str(base),
-        output=str(_under(base, run.output)),
+        output=str(output),
         tokenizer=_tokenizer(base, model.tokenizer),
         datasets=datasets,
         admission=run.admission,
@@ -172,7 +180,7 @@ def _resolve(tables: dict[str, Any], file: Path) -> RunConfig:
         truncated=run.truncated,
         chat_template_kwargs=model.chat_template_kwargs,
         special_tokens_in_text=model.special_tokens_in_text,
-        servers=[_server(url, file) for url in sglang.servers],
+        servers=_servers(sglang.servers, file),
         concurrency=sglang.concurrency,
         timing=timing,
     )
@@ -216,35 +224,29 @@ def refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str, f
     Raises:
         RunFileProblem: there is one.
     """
-    for key in table:
-        if key not in set(known):
-            near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-            raise RunFileProblem(f"{file}: unknown key {key} in {where or 'the file'}: {hint}")
+    _refuse(runvalues.unknown(table, known, where or "the file"), file)
 
 
 def _sampling(value: Any, where: str, file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RunFileProblem(f"{file}: {where} must be a table of SGLang's sampling parameters")
     table = cast(dict[str, Any], value)
-    for key in table:
-        if key in _OTHER_NAMES:
-            raise RunFileProblem(f"{file}: unknown key {key} in {where}: SGLang's name for it is {_OTHER_NAMES[key]}")
-    refuse_unknown(table, SAMPLING_KEYS, where, file)
-    for key in ("max_new_tokens", "min_new_tokens"):
-        number = table.get(key, 1)
-        if not isinstance(number, int) or isinstance(number, bool) or number < (key == "max_new_tokens"):
-            raise RunFileProblem(f"{file}: {key} in {where} must be a whole number above 0, not {number!r}")
+    _refuse(sampling.mistake(table, where), file)
     return table
 
 
 def _dataset(
-    entry: dict[str, Any], number: int, run: _Run, sampling: dict[str, Any], base: Path, file: Path
+    entry: dict[str, Any], number: int, run: _Run, defaults: dict[str, Any], base: Path, file: Path
 ) -> DatasetConfig:
     where = f"[[dataset]] {entry.get('name') or number}"
     table = cast(_Dataset, _struct(entry, _Dataset, where, file))
     if not NAME.fullmatch(table.name):
         raise RunFileProblem(f"{file}: {table.name!r} cannot name a dataset: use letters, digits, _ and - only")
+    if len(table.name) > runvalues.LONGEST_DATASET_NAME:
+        raise RunFileProblem(
+            f"{file}: a dataset's name can have {runvalues.LONGEST_DATASET_NAME} characters, not {len(table.name)}"
+        )
+    _refuse(runvalues.bad_words({f"prompts of {where}": table.prompts}), file)
     cap = table.max_tokens if table.max_tokens is not None else run.max_tokens_per_dataset
     if cap is None:
         raise RunFileProblem(
@@ -252,8 +254,9 @@ def _dataset(
         )
     if cap != "none" and cap < 0:
         raise RunFileProblem(f'{file}: the cap of {where} is {cap}: it must be 0 or more tokens, or "none"')
-    own = {**sampling, **_sampling(table.sampling, f"sampling of {where}", file)}
-    own.setdefault("max_new_tokens", DEFAULT_MAX_NEW_TOKENS)
+    own = {**defaults, **_sampling(table.sampling, f"sampling of {where}", file)}
+    own.setdefault("max_new_tokens", sampling.DEFAULT_MAX_NEW_TOKENS)
+    _refuse(sampling.mistake(own, f"sampling of {where}"), file)
     if run.admission == "strict" and cap != "none" and 0 < cap < own["max_new_tokens"]:
         raise RunFileProblem(
             f'{file}: under admission "strict" the cap of {where} ({cap}) must be at least one worst case '
@@ -276,32 +279,35 @@ def _dataset(
 
 
 def _check_numbers(config: RunConfig, file: Path) -> None:
-    positive: dict[str, float | None] = {
-        "concurrency in [sglang]": config.concurrency,
-        "max_hours in [run]": config.max_hours,
-        "max_waiting_results in [run]": config.max_waiting_results,
-        **{f"{name} in [timing]": getattr(config.timing, name) for name in config.timing.__struct_fields__},
+    limits: dict[str, tuple[float | None, float, float]] = {
+        "concurrency in [sglang]": (config.concurrency, 0, MOST_IN_FLIGHT),
+        "max_hours in [run]": (config.max_hours, 0, runvalues.LONGEST_HOURS),
+        "max_waiting_results in [run]": (config.max_waiting_results, 0, runvalues.LARGEST_WHOLE),
     }
-    for name, value in positive.items():
-        if value is not None and value <= 0:
-            raise RunFileProblem(f"{file}: {name} is {value}: it must be above 0")
+    for name in config.timing.__struct_fields__:
+        limits[f"{name} in [timing]"] = (getattr(config.timing, name), 0, runvalues.LONGEST_MS)
+    _refuse(runvalues.out_of_range(limits), file)
     if config.max_tokens_total is not None and config.max_tokens_total < 0:
         raise RunFileProblem(f"{file}: max_tokens_total in [run] is {config.max_tokens_total}: it must be 0 or more")
     if config.timing.renew_ms * 2 > config.timing.lease_ms:
         raise RunFileProblem(f"{file}: renew_ms in [timing] must be at most half of lease_ms, or leases run out")
 
 
-def _server(url: str, file: Path) -> str:
-    if not re.match(r"https?://[^/\s]+", url):
-        raise RunFileProblem(f"{file}: {url!r} in [sglang] servers is not a URL such as http://gpu0:30000")
-    return url.rstrip("/")
+def _servers(urls: list[str], file: Path) -> list[str]:
+    try:
+        return addresses.checked(urls, "[sglang] servers")
+    except addresses.BadAddress as error:
+        raise RunFileProblem(f"{file}: {error}") from error
 
 
 def _under(base: Path, path: str) -> Path:
-    return base / Path(path).expanduser()
+    try:
+        return base / Path(path).expanduser()
+    except RuntimeError:  # ~NAME of nobody
+        return base / path
 
 
 def _tokenizer(base: Path, name: str) -> str:
     """A folder beside the run file if there is one, else a name on the hub."""
     local = _under(base, name)
-    return str(local) if local.exists() or name.startswith((".", "/", "~")) else name
+    return str(local) if os.path.lexists(local) or name.startswith((".", "/", "~")) else name

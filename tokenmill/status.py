@@ -10,7 +10,9 @@ import redis
 from rq.utils import utcparse
 
 from budget import connections, keys, snapshot
+from budget.damage import shown_number
 from budget.snapshot import DatasetState, RunState
+from results.folder import OutputFolder
 from results.summary import FileTotals, file_totals
 from tokenmill.state import DatasetStatus, ServerStatus, Status, WorkerStatus
 from tokenmill.troubles import troubles
@@ -46,7 +48,7 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
     rates, (collector, suspended, *producers), rows = answers[size:]
     workers = _workers(rows)
     # Without its collector a rate is the one of a minute long ago.
-    speeds = [float(rate or 0) if collector else 0.0 for rate in rates]
+    speeds = [shown_number(rate) if collector else 0.0 for rate in rates]
     datasets = [_dataset(state, dataset, speed) for dataset, speed in zip(state.datasets, speeds, strict=True)]
     for dataset, shown, configured, producer in zip(state.datasets, datasets, config.datasets, producers, strict=True):
         shown.producer = producer is not None
@@ -74,12 +76,14 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
 
 def offline(config: RunConfig, *, simulated: bool) -> Status:
     """The run's state from the files alone: nothing is running."""
+    folder = OutputFolder(config.output)
     totals = file_totals(config.output, [dataset.name for dataset in config.datasets])
     spent_in_all = sum(total.tokens for total in totals.values())
     datasets: list[DatasetStatus] = []
     for dataset in config.datasets:
         total = totals[dataset.name]
-        state = _file_state(dataset.name, dataset.max_tokens, dataset.max_samples, total)
+        cap = folder.cap(dataset.name, dataset.max_tokens)
+        state = _file_state(dataset.name, cap, dataset.max_samples, total)
         run_state = RunState(datasets=[state], total_cap=None)
         status = _dataset(run_state, state, 0.0)
         if config.max_tokens_total is not None and spent_in_all >= config.max_tokens_total:
@@ -182,14 +186,21 @@ def _workers(rows: list[tuple[bytes | None, ...]]) -> list[WorkerStatus]:
         WorkerStatus(
             name=_text(key).removeprefix(prefix),
             host=_text(host),
-            in_flight=int(in_flight or 0),
+            in_flight=int(shown_number(in_flight)),
             server=_text(servers),
             state=_text(state),
-            slots=None if slots is None else int(slots),
+            slots=None if slots is None else int(shown_number(slots)),
         )
         for key, host, in_flight, servers, state, death, slots in sorted(rows, key=lambda row: row[0] or b"")
         if state is not None and death is None
     ]
+
+
+def _is_fresh(seen: bytes | None) -> bool:
+    try:
+        return seen is not None and time.time() - utcparse(seen.decode()).timestamp() < STALE_S
+    except ValueError:
+        return False
 
 
 def _servers(connection: "redis.Redis", config: RunConfig, workers: list[WorkerStatus]) -> list[ServerStatus]:
@@ -201,14 +212,14 @@ def _servers(connection: "redis.Redis", config: RunConfig, workers: list[WorkerS
         rows: list[list[bytes | None]] = pipe.execute()
     found: list[ServerStatus] = []
     for url, (state, running, waiting, rate, reason, seen) in zip(urls, rows, strict=True):
-        fresh = seen is not None and time.time() - utcparse(seen.decode()).timestamp() < STALE_S
+        fresh = _is_fresh(seen)
         found.append(
             ServerStatus(
                 url=url,
                 state="up" if fresh and state == b"up" else "down",
-                running=int(running or 0) if fresh else 0,
-                waiting=int(waiting or 0) if fresh else 0,
-                tokens_per_s=float(rate or 0) if fresh else 0.0,
+                running=int(shown_number(running)) if fresh else 0,
+                waiting=int(shown_number(waiting)) if fresh else 0,
+                tokens_per_s=shown_number(rate) if fresh else 0.0,
                 reason=_text(reason) if fresh else "no worker uses it",
             )
         )

@@ -84,6 +84,10 @@ def summary(status: Status, seconds: float | None, before: Mapping[str, int]) ->
     return table
 
 
+def _differences(count: int) -> str:
+    return "1 difference" if count == 1 else f"{count:,} differences"
+
+
 def verification(report: Report) -> list[str]:
     """What `verify` found, a sentence a line."""
     lines = [
@@ -93,7 +97,7 @@ def verification(report: Report) -> list[str]:
     ]
     lines += [f"note: {note}" for note in report.notes]
     lines += [f"DIFFERENCE: {finding}" for finding in report.findings]
-    lines.append("everything agrees" if report.is_good else f"{len(report.findings)} differences")
+    lines.append("everything agrees" if report.is_good else _differences(len(report.findings)))
     return lines
 
 

@@ -9,6 +9,7 @@ back at once). It forces RQ's JSON serializer: nothing is ever unpickled.
 import asyncio
 import logging
 import math
+import random
 import signal
 import socket
 import time
@@ -25,13 +26,15 @@ from budget import connections, environment, keys, process, snapshot, sweep
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Interrupted, Problem
 from budget.ledger import AsyncLedger, Ledger
+from workers import addresses
+from workers.complaints import Complaints
 from workers.contracts import RunConfig
 from workers.engine import Engine
 from workers.errors import RunFault, ServerAway
 from workers.joining import Joined, agree_on_model, join
 from workers.metrics import Exporter
 from workers.servers import Server, Servers
-from workers.sglang import Client
+from workers.sglang import Client, Model
 
 log = logging.getLogger("tokenmill.worker")
 
@@ -41,6 +44,7 @@ SHORTEST_READ_S = 600.0
 # Redis connections of a worker: claims, renewals and sweeps beside the commits of all slots.
 CONNECTIONS = 16
 PUBSUB_PAUSE_S = 2.0
+START_PAUSE_S = 1.0
 
 
 class AsyncWorker(BaseWorker):
@@ -67,8 +71,8 @@ class AsyncWorker(BaseWorker):
         kwargs["serializer"] = JSONSerializer
         super().__init__(queues, name, *args, **kwargs)
         self.problem: Problem | None = None
-        self._concurrency = concurrency or environment.worker_concurrency()
-        self._own_servers = servers or environment.worker_servers()
+        self._concurrency = concurrency
+        self._own_servers = servers
         self._stay = stay
         self._wait_s = wait_s
         self._exporter = exporter
@@ -77,6 +81,8 @@ class AsyncWorker(BaseWorker):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signals = 0
         self._stopped_early = False
+        self._is_born = False
+        self._complain = Complaints()
 
     # -- RQ's side
 
@@ -141,7 +147,7 @@ class AsyncWorker(BaseWorker):
         if joined is None:
             raise Interrupted("stopped before there was anything to do")
         self._lease_s = joined.config.timing.lease_ms / 1000
-        await asyncio.to_thread(self._register, logging_level, date_format, log_format)
+        await self._when_allowed(lambda: self._register(logging_level, date_format, log_format))
         try:
             await self._serve(joined)
         finally:
@@ -159,7 +165,9 @@ class AsyncWorker(BaseWorker):
 
     def _register(self, logging_level: str | None, date_format: str, log_format: str) -> None:
         with connections.translated():
-            self.bootstrap(logging_level, date_format, log_format)
+            if not self._is_born:
+                self.bootstrap(logging_level, date_format, log_format)
+                self._is_born = True
             self.connection.hset(self.key, sweep.PROCESS_FIELD, process.identity())
             self.heartbeat()
 
@@ -196,6 +204,7 @@ class AsyncWorker(BaseWorker):
         if not datasets:
             names = ", ".join(dataset.name for dataset in config.datasets)
             raise Interrupted(f"none of the queues {', '.join(self.queue_names())} is a dataset of the run ({names})")
+        slots = self._concurrency or environment.worker_concurrency() or config.concurrency
         longest = max(int(joined.sampling(name)["max_new_tokens"]) for name in datasets)
         client = Client(environment.sglang_api_key(), max(SHORTEST_READ_S, longest * SLOWEST_S_PER_TOKEN))
         redis_client = connections.async_twin(self.connection, CONNECTIONS)
@@ -211,7 +220,7 @@ class AsyncWorker(BaseWorker):
                 ledger=AsyncLedger(redis_client),
                 servers=servers,
                 datasets=datasets,
-                concurrency=self._concurrency or config.concurrency,
+                concurrency=slots,
                 stay=self._stay,
                 finished=lambda: self._all_finished(config, datasets),
             )
@@ -233,11 +242,11 @@ class AsyncWorker(BaseWorker):
             await redis_client.aclose()
 
     def _servers(self, config: RunConfig) -> list[str]:
-        urls = self._own_servers or config.servers
+        urls = addresses.chosen(self._own_servers, config.servers)
         if not urls:
             raise RunFault("the run names no SGLang server: start one (`tokenmill sim` simulates one) and name it "
                              "in [sglang] servers or with --server")  # fmt: skip
-        return [url.rstrip("/") for url in urls]
+        return urls
 
     async def _await_a_server(self, servers: Servers, joined: Joined, datasets: list[str]) -> None:
         """Check all servers; wait for the first that is up. The others are asked again in the background."""
@@ -271,9 +280,32 @@ class AsyncWorker(BaseWorker):
     ) -> str | None:
         problem = await servers.check(server, joined.facts, samplings)
         if problem is None and server.model is not None:
-            with connections.translated():
-                await asyncio.to_thread(agree_on_model, self.connection, server.model, server.url)
+            model = server.model
+            await self._when_allowed(lambda: self._agree_on(model, server.url))
         return problem
+
+    def _agree_on(self, model: Model, url: str) -> None:
+        with connections.translated():
+            agree_on_model(self.connection, model, url)
+
+    async def _when_allowed(self, step: Callable[[], None]) -> None:
+        """Run a step of the start, however long Redis is full or away.
+
+        Raises:
+            Interrupted: a signal came meanwhile.
+            RedisRefuses: waiting does not mend it.
+        """
+        while True:
+            try:
+                await asyncio.to_thread(step)
+                return
+            except (RedisAway, RedisRefuses) as problem:
+                if not connections.is_passing(problem):
+                    raise
+                if self._signals:
+                    raise Interrupted("stopped before there was anything to do") from problem
+                self._complain(f"{problem}; this worker starts as soon as it can")
+            await asyncio.sleep(START_PAUSE_S * random.uniform(0.5, 1.0))
 
     def _all_finished(self, config: RunConfig, datasets: list[str]) -> bool:
         state = snapshot.read(self.connection, [dataset.name for dataset in config.datasets])
@@ -290,6 +322,7 @@ class AsyncWorker(BaseWorker):
         while True:
             for server in engine.servers.up:
                 await engine.servers.measure(server)
+            engine.say_what_is_quiet()
             await self._ignoring_redis(lambda: self._beat(engine))
             if since_sweep >= config.timing.sweep_ms / 1000:
                 since_sweep = 0.0

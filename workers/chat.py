@@ -99,13 +99,10 @@ class ChatTokenizer:
             ChatProblem: there is none, or it is damaged.
         """
         kwargs, folder = dict(chat_template_kwargs or {}), Path(name)
-        if folder.exists():
-            if not folder.is_dir():
-                raise ChatProblem(f"the tokenizer {name} is a file; name the folder that holds tokenizer.json")
+        check_name(name)
+        if folder.is_dir():
             tokenizer = _load(name, offline=True)
             return cls(name, tokenizer, kwargs, folder, special_tokens_in_text=special_tokens_in_text)
-        if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
-            raise ChatProblem(f"there is no tokenizer folder {name}; correct `tokenizer` in the run file")
         try:
             tokenizer = _load(name, offline=True)
         except ChatProblem:
@@ -248,6 +245,19 @@ class ChatTokenizer:
     def _encode(self, text: str) -> list[int]:
         ids = self._direct.encode(text)
         return cast("list[int]", self._tokenizer.encode(text, add_special_tokens=False)) if ids is None else ids
+
+
+def check_name(name: str) -> None:
+    """What the name alone tells, at once and without transformers: a folder that is none.
+
+    Raises:
+        ChatProblem: it cannot name a tokenizer.
+    """
+    folder = Path(name)
+    if folder.exists() and not folder.is_dir():
+        raise ChatProblem(f"the tokenizer {name} is a file; name the folder that holds tokenizer.json")
+    if not folder.exists() and (folder.is_absolute() or name.startswith(".") or name.count("/") > 1):
+        raise ChatProblem(f"there is no tokenizer folder {name}; correct `tokenizer` in the run file")
 
 
 def _encodable(text: str) -> str:

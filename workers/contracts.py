@@ -25,12 +25,16 @@ Message = dict[str, Any]
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every interval that recovery depends on, in milliseconds; down to 100 ms for tests."""
+    """Every interval that recovery depends on, in milliseconds; down to 100 ms for tests.
+
+    `quiet_ms`: when a worker says that a server answers nothing of what it has.
+    """
 
     lease_ms: int = 30_000
     renew_ms: int = 10_000
     sweep_ms: int = 10_000
     retry_ms: int = 1_000
+    quiet_ms: int = 300_000
 
 
 class DatasetConfig(msgspec.Struct, frozen=True, kw_only=True):

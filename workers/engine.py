@@ -8,6 +8,7 @@ a settlement is never cancelled, and waits for a Redis that is away as long as i
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -28,6 +29,7 @@ from workers.leases import Leases
 from workers.rendering import Turns
 from workers.servers import Server, Servers
 from workers.settlement import Settlement, hostile, settle
+from workers.stubborn import Stubborn
 
 log = logging.getLogger("tokenmill.worker")
 
@@ -74,6 +76,8 @@ class Engine:
         self._settlings: set[asyncio.Task[None]] = set()
         self._abandoned = False
         self._complain = Complaints()
+        self._quiet = Complaints()
+        self._stubborn = Stubborn()
         self._turns = Turns(joined.config)
         self._leases = Leases(
             worker=worker,
@@ -103,6 +107,24 @@ class Engine:
     def slots(self) -> int:
         """Requests it may have in flight."""
         return self._concurrency
+
+    def say_what_is_quiet(self) -> None:
+        """A request may take long, but nobody should have to guess why nothing comes back."""
+        quiet_s = self.config.timing.quiet_ms / 1000
+        if quiet := self.servers.quiet(quiet_s):
+            self._quiet("; ".join(self._about_quiet(server) for server in quiet))
+
+    def _about_quiet(self, server: Server) -> str:
+        lasted = time.monotonic() - server.heard
+        reports = (
+            f"it reports {server.running} running and {server.waiting} waiting"
+            if server.measured
+            else "it does not say what it is doing"
+        )
+        return (
+            f"server {server.url} has answered none of the {server.in_flight} requests in flight for "
+            f"{lasted:.0f} s ({reports}): if it hangs, restart it, and they are sent again"
+        )
 
     # -- stopping
 
@@ -247,14 +269,14 @@ class Engine:
             thinking=self.joined.facts.thinking,
         )
         flight = self.flights[lease.job] = Flight(lease, payload, attempt, sampling)
-        server.in_flight += 1
+        server.begun()
         try:
             outcome = await attempt.run()
         except asyncio.CancelledError:
             await self._to_the_end(self._given_up(flight))
             return
         finally:
-            server.in_flight -= 1
+            server.ended()
         flight.settling = True
         await self._to_the_end(self._settle(flight, outcome))
 
@@ -268,6 +290,8 @@ class Engine:
     async def _settle(self, flight: Flight, outcome: "Completion | outcomes.Outcome") -> None:
         if isinstance(outcome, outcomes.ServerFault):
             self.servers.fault(flight.attempt.server, outcome.detail)
+        if not isinstance(outcome, Completion):
+            outcome = self._stubborn.judged(flight, outcome)
         if isinstance(outcome, outcomes.RunFault):
             self.fatal = RunFault(f"server {flight.attempt.server.url} refuses every request: {outcome.detail}")
             self.stop()

@@ -11,7 +11,8 @@ class Flight:
     """A job in flight.
 
     `reserved` is what the ledger was last told (0: nothing since it was claimed); `given_up` says why it was
-    cancelled, "" where the worker leaves at once.
+    cancelled, "" where the worker leaves at once; `answered_before` and `sent_before` are what its server had
+    answered and been sent when it began.
     """
 
     def __init__(self, lease: Lease, payload: Payload, attempt: Attempt, sampling: dict[str, Any]) -> None:
@@ -20,6 +21,9 @@ class Flight:
         self.attempt = attempt
         self.worst = worst_case(payload, sampling)
         self.reserved = 0
+        server = attempt.server
+        self.answered_before, self.sent_before = server.answered, server.sent
+        self.began_alone = server.in_flight == 0
         self.settling = False
         self.given_up = ""
 

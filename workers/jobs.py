@@ -21,7 +21,7 @@ from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Problem
 from budget.ledger import AsyncLedger
 from budget.verbs import Lease
-from workers import outcomes
+from workers import addresses, outcomes
 from workers.attempt import Attempt, Completion
 from workers.complaints import Complaints
 from workers.contracts import Payload
@@ -64,12 +64,12 @@ async def generate(**payload: Any) -> str:
 
 
 async def _generate(job: str, prompt: Payload, joined: Joined, ledger: AsyncLedger, worker: str) -> str:
-    urls = environment.worker_servers() or joined.config.servers
+    urls = addresses.chosen(None, joined.config.servers)
     if not urls:
         raise ServerAway("the run names no SGLang server: name one in [sglang] servers or in TOKENMILL_SERVERS")
     longest = float(joined.sampling(prompt.dataset)["max_new_tokens"])
     client = Client(environment.sglang_api_key(), max(600.0, longest))
-    servers = Servers(client, [random.choice(urls).rstrip("/")], joined.config.timing.retry_ms / 1000, lambda: None)
+    servers = Servers(client, [random.choice(urls)], joined.config.timing.retry_ms / 1000, lambda: None)
     flights: dict[str, Flight] = {}
     leases = Leases(
         worker=worker,
@@ -108,7 +108,9 @@ async def _adopt(job: str, prompt: Payload, joined: Joined, leases: Leases, work
         )
         try:
             adopted = await leases.ledger(call)
-        except RedisAway as problem:
+        except (RedisAway, RedisRefuses) as problem:
+            if not connections.is_passing(problem):
+                raise
             log.warning("%s; waiting", problem)
             await asyncio.sleep(POLL_S)
             continue

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import redis
 
-from budget import runbook
+from budget import damage, keys, runbook
 from budget.connections import RedisAway
 from budget.errors import OutsideFault, Refused
 from workers.contracts import PROTOCOL, RunConfig, TokenizerFacts
@@ -44,13 +44,13 @@ def parse_config(text: str) -> RunConfig:
     Raises:
         Refused: another version of Tokenmill wrote it.
     """
-    protocol = json.loads(text).get("protocol")
+    protocol = damage.decoded(text, dict[str, Any], keys.RUN, "config").get("protocol")
     if protocol != PROTOCOL:
         raise Refused(
             f"the run was started by another version of Tokenmill (protocol {protocol}, this is {PROTOCOL}): "
             f"install the same version here"
         )
-    return msgspec.json.decode(text, type=RunConfig)
+    return damage.decoded(text, RunConfig, keys.RUN, "config")
 
 
 def join(
@@ -74,7 +74,7 @@ def join(
             if "config" in entry:
                 waiting_for = "the producer (`tokenmill push RUN.toml`), which loads the tokenizer"
                 if "tokenizer" in entry:
-                    facts = msgspec.json.decode(entry["tokenizer"], type=TokenizerFacts)
+                    facts = damage.decoded(entry["tokenizer"], TokenizerFacts, keys.RUN, "tokenizer")
                     return Joined(config=parse_config(entry["config"]), facts=facts)
         except RedisAway:
             if time.monotonic() - started > wait_s:
@@ -95,8 +95,9 @@ def agree_on_model(connection: "redis.Redis", model: Model, url: str) -> None:
     """
     client: Any = connection
     mine = {"model": model.name, "weight_version": model.weight_version}
-    client.hsetnx("run", "model", json.dumps(mine))
-    known: dict[str, str] = json.loads(client.hget("run", "model"))
+    client.hsetnx(keys.RUN, "model", json.dumps(mine))
+    text = client.hget(keys.RUN, "model").decode("utf-8", "replace")
+    known = damage.decoded(text, dict[str, str], keys.RUN, "model")
     if found := runbook.differences(known, mine):
         raise WrongModel(
             f"server {url} is not the run's model ({'; '.join(found)}): restart it on that model and weights, or "

@@ -8,6 +8,7 @@ for it, so an outage costs no prompt an attempt and the queue waits.
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -29,13 +30,22 @@ RECENT = 0.97
 
 
 class Server:
-    """One server as this worker sees it. `speed` is in tokens per second of one request."""
+    """One server as this worker sees it. `speed` is in tokens per second of one request.
+
+    `sent` counts prompts, `answered` accepted answers; `heard` is when the last answer of any kind came or, with
+    nothing in flight before, the oldest request went out (monotonic seconds). `pause_s` is how long it was left
+    alone after its last fault; it grows with each fault that no accepted answer came between.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.up = False
         self.reason = "not asked yet"
         self.in_flight = 0
+        self.answered = 0
+        self.sent = 0
+        self.pause_s = 0.0
+        self.heard = time.monotonic()
         self.speed = FIRST_SPEED
         self.tokens = 0
         self._recent_tokens = 0.0
@@ -44,6 +54,19 @@ class Server:
         self.running = 0
         self.waiting = 0
         self.throughput = 0.0
+        self.measured = False
+
+    def begun(self) -> None:
+        """A prompt is sent to it."""
+        if not self.in_flight:
+            self.heard = time.monotonic()
+        self.in_flight += 1
+        self.sent += 1
+
+    def ended(self) -> None:
+        """A prompt is answered, well or not, or given up."""
+        self.in_flight -= 1
+        self.heard = time.monotonic()
 
     def finished(self, tokens: int, seconds: float) -> None:
         """Learn the speed from a completion; recent answers count most.
@@ -52,6 +75,9 @@ class Server:
         mostly slow and long requests, and it is their age that the speed has to tell.
         """
         self.tokens += tokens
+        self.answered += 1
+        self.pause_s = 0.0
+        self.heard = time.monotonic()
         if seconds <= 0 or tokens <= 0:
             return
         self._recent_tokens = self._recent_tokens * RECENT + tokens
@@ -107,9 +133,10 @@ class Servers:
         await asyncio.gather(*self._probes, return_exceptions=True)
 
     async def _probe_until_up(self, server: Server) -> None:
-        pause = self._pause_s
+        longest = min(LONGEST_PAUSE_S, 10 * self._pause_s)
         while True:
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            server.pause_s = min(max(2 * server.pause_s, self._pause_s), longest)
+            await asyncio.sleep(server.pause_s * random.uniform(0.5, 1.0))
             try:
                 problem = await self.check_again(server)
             except Problem as refusal:
@@ -122,7 +149,6 @@ class Servers:
                 self._changed()
                 return
             server.reason = problem
-            pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def probe(self, server: Server, sampling: dict[str, Any]) -> str | None:
         """One real request for one token. None if it is answered, else why not.
@@ -147,12 +173,19 @@ class Servers:
             case outcomes.Retry(detail=detail) | outcomes.ServerFault(detail=detail):
                 return detail
 
+    def quiet(self, seconds: float) -> list[Server]:
+        """Those that have prompts in flight, and have answered none of them for so long."""
+        now = time.monotonic()
+        return [server for server in self.all if server.in_flight and now - server.heard >= seconds]
+
     async def measure(self, server: Server) -> None:
         """Ask how many requests it runs and keeps waiting, and its tokens per second over all of them."""
         try:
             _, loads = await self.client.get(server.url, "/v1/loads?include=core")
         except Broken:
+            server.measured = False
             return
+        server.measured = True
         ranks: list[dict[str, Any]] = loads.get("loads") or []
         server.running = sum(int(rank.get("num_running_reqs") or 0) for rank in ranks)
         server.waiting = sum(int(rank.get("num_waiting_reqs") or 0) for rank in ranks)

@@ -9,7 +9,7 @@ local job, token, worker, lease_ms, admission = ARGV[1], ARGV[2], ARGV[3], int(A
 
 if not is_ready(KEYS[2]) then return { 'notready', 0, 0 } end
 if redis.call('HEXISTS', d.done, job) == 1 then return { 'done', 0, 0 } end
-local v = redis.call('HMGET', job_hash, 'data', 'worst', 'attempt', 'failures', 'deaths')
+local v = job_fields(job_hash, 'data', 'worst', 'attempt', 'failures', 'deaths')
 local lease = parse_lease(redis.call('HGET', d.leases, job))
 if lease and lease.token == token then return { 'ok', int(v[3]), int(v[4]) } end
 if lease then return { 'taken', 0, 0 } end

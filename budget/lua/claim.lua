@@ -9,7 +9,7 @@ local holds_suspect, max_waiting, started_at = ARGV[6] == '1', int(ARGV[7]), ARG
 local served, all = int(ARGV[9]), int(ARGV[10])
 
 local function answer(i, job, token)
-  local v = redis.call('HMGET', job_key(job), 'data', 'attempt', 'failures', 'deaths')
+  local v = job_fields(job_key(job), 'data', 'attempt', 'failures', 'deaths')
   return { i, job, token, v[1] or '', int(v[2]), int(v[3]), int(v[4]) }
 end
 
@@ -58,7 +58,7 @@ local function peek(f)
     f.looked = f.looked + 1
     local is_done = redis.call('HEXISTS', f.d.done, job) == 1
     if not is_done and not f.stale[job] and redis.call('HEXISTS', f.d.leases, job) == 0 then
-      local v = redis.call('HMGET', job_key(job), 'data', 'worst', 'deaths', 'attempt')
+      local v = job_fields(job_key(job), 'data', 'worst', 'deaths', 'attempt')
       if v[1] then return { job = job, worst = worst_of(f, v[2]), deaths = int(v[3]), attempt = int(v[4]) } end
     end
     if is_done then f.ended = f.ended or {}; f.ended[#f.ended + 1] = job end

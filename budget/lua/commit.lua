@@ -10,7 +10,7 @@ local job, tokens, adopted = ARGV[1], int(ARGV[3]), ARGV[6] == '1'
 check(d)
 if redis.call('HEXISTS', d.done, job) == 1 then return { 0, int(redis.call('GET', d.spent)) } end
 local lease = parse_lease(redis.call('HGET', d.leases, job))
-local worker_listed = redis.call('HLEN', worker_hash) > 0
+local worker_listed = is_hash(worker_hash)
 local successes = worker_listed and int(redis.call('HGET', worker_hash, 'successful_job_count'))
 
 redis.call('XADD', d.results, '*', 'kind', 'commit', 'job', job, 'tokens', ARGV[3], 'truncated', ARGV[5], 'line', ARGV[7])
@@ -18,7 +18,7 @@ redis.call('HSET', d.done, job, ARGV[3])
 local spent = redis.call('INCRBY', d.spent, ARGV[3])
 redis.call('HINCRBY', d.hash, 'committed', 1)
 if ARGV[5] == '1' then redis.call('HINCRBY', d.hash, 'truncated', 1) end
-redis.call('HINCRBY', d.ages, 'c' .. bucket(tokens), 1)
+count_age(d, 'c' .. bucket(tokens), 1)
 if lease then free_lease(d, job, lease) end
 forget_registries(d, job)
 -- A stock worker's job: RQ ends its hash itself, and would leave a hollow one behind if it were gone.

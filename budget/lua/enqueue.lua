@@ -25,7 +25,7 @@ for i = 1, is_complete and 0 or jobs do
   local at = 8 + (i - 1) * 4
   local job, job_hash = ARGV[at + 1], KEYS[first_job + i - 1]
   if not seen[job] and redis.call('HEXISTS', d.done, job) == 0 and redis.call('HEXISTS', d.leases, job) == 0 then
-    local v = redis.call('HMGET', job_hash, 'data', 'status', 'attempt', 'failures', 'deaths')
+    local v = job_fields(job_hash, 'data', 'status', 'attempt', 'failures', 'deaths')
     if everything or not (v[1] and v[2] == 'queued') then
       seen[job] = true
       worst_case = math.max(worst_case, int(ARGV[at + 3]))

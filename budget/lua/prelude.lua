@@ -18,12 +18,22 @@ local function job_key(job) return 'rq:job:' .. job end
 -- A number in a job's hash, which others may write to: what is none counts as 0.
 local function int(value) return tonumber(value or 0) or 0 end
 
--- A number of ours: nothing is decided by, or added to, what is none.
+-- A number of ours: nothing is decided by, or added to, what is none. Beyond 2^53 a double is not exact.
 local function whole(value, name)
-  if value and not string.match(value, '^%-?%d+$') then
-    error(name .. " is '" .. value .. "', which is no whole number")
+  if value and not (string.match(value, '^%-?%d+$') and math.abs(tonumber(value)) <= 9007199254740992) then
+    local shown = string.gsub(string.sub(value, 1, 40), '[^%w%p ]', '?')
+    error(name .. " holds '" .. shown .. "', which is no whole number")
   end
   return int(value)
+end
+
+local function field(d, name) return 'field ' .. name .. ' of ' .. d.hash end
+
+local function is_hash(key) return redis.call('TYPE', key).ok == 'hash' end
+
+-- Fields of a job's hash. A key of another type in its place is as hollow as a hash without data.
+local function job_fields(key, ...)
+  return is_hash(key) and redis.call('HMGET', key, ...) or {}
 end
 
 -- Whole numbers as text, also beyond 1e14. Adding 0 turns -0, which Redis takes for no number, into 0.
@@ -80,10 +90,10 @@ end
 local function facts(d)
   local v = redis.call('HMGET', d.hash, 'cap', 'reserved', 'exhausted', 'full', 'max_samples', 'committed', 'worst')
   local cap = v[1]
-  return { cap = (cap and cap ~= 'none') and whole(cap, 'cap') or nil, open = cap and true or false,
-    reserved = whole(v[2], 'reserved'), exhausted = v[3] == '1', full = v[4] == '1',
-    max_samples = v[5] and whole(v[5], 'max_samples') or nil, committed = whole(v[6], 'committed'),
-    worst = whole(v[7], 'worst'), spent = whole(redis.call('GET', d.spent), 'spent') }
+  return { cap = (cap and cap ~= 'none') and whole(cap, field(d, 'cap')) or nil, open = cap and true or false,
+    reserved = whole(v[2], field(d, 'reserved')), exhausted = v[3] == '1', full = v[4] == '1',
+    max_samples = v[5] and whole(v[5], field(d, 'max_samples')) or nil, committed = whole(v[6], field(d, 'committed')),
+    worst = whole(v[7], field(d, 'worst')), spent = whole(redis.call('GET', d.spent), d.spent) }
 end
 
 -- A job's worst case; one that names none (another hand queued it) counts as the dataset's longest.
@@ -95,8 +105,8 @@ end
 -- Reads all that taking or ending a job writes to, so that a key of another type fails before the first write.
 local function check(d)
   local fields = { 'reserved', 'committed', 'rejected', 'truncated' }
-  for i, value in ipairs(redis.call('HMGET', d.hash, unpack(fields))) do whole(value, fields[i]) end
-  whole(redis.call('GET', d.spent), 'spent')
+  for i, value in ipairs(redis.call('HMGET', d.hash, unpack(fields))) do whole(value, field(d, fields[i])) end
+  whole(redis.call('GET', d.spent), d.spent)
   redis.call('LLEN', d.queue); redis.call('XLEN', d.results); redis.call('SCARD', d.dropped)
   redis.call('HLEN', d.done); redis.call('HLEN', d.leases); redis.call('HLEN', d.ages); redis.call('ZCARD', d.expiry)
   redis.call('ZCARD', d.started); redis.call('ZCARD', d.failed); redis.call('ZCARD', d.canceled)
@@ -105,11 +115,13 @@ end
 -- KEYS from `first` on are (spent, hash) of every dataset; without a total cap none are needed.
 local function totals(run, first, count)
   local cap = redis.call('HGET', run, 'max_tokens_total')
-  local total = { cap = cap and whole(cap, 'max_tokens_total') or nil, spent = 0, reserved = 0 }
+  local total = { cap = cap and whole(cap, 'field max_tokens_total of ' .. run) or nil, spent = 0, reserved = 0 }
   if total.cap then
     for i = 0, count - 1 do
-      total.spent = total.spent + whole(redis.call('GET', KEYS[first + 2 * i]), 'spent')
-      total.reserved = total.reserved + whole(redis.call('HGET', KEYS[first + 2 * i + 1], 'reserved'), 'reserved')
+      local at = first + 2 * i
+      local one = { spent = KEYS[at], hash = KEYS[at + 1] }
+      total.spent = total.spent + whole(redis.call('GET', one.spent), one.spent)
+      total.reserved = total.reserved + whole(redis.call('HGET', one.hash, 'reserved'), field(one, 'reserved'))
     end
   end
   return total
@@ -146,11 +158,21 @@ local function is_full(f, total, inflight, worst)
   return total.cap and total.reserved == 0 and total.spent + worst > total.cap
 end
 
+-- Ages only feed the forecast: a count that is no number begins anew, where an error would leave half a verb behind.
+local function count_age(d, name, by)
+  local known = redis.call('HGET', d.ages, name)
+  if known and not string.match(known, '^%-?%d%d?%d?%d?%d?%d?%d?%d?%d?$') then
+    redis.call('HSET', d.ages, name, math.max(0, by))
+  else
+    redis.call('HINCRBY', d.ages, name, by)
+  end
+end
+
 local function take_lease(d, job, lease, expires)
   redis.call('HSET', d.leases, job, pack_lease(lease))
   redis.call('ZADD', d.expiry, text(expires), job)
   redis.call('HINCRBY', d.hash, 'reserved', text(lease.reserved))
-  redis.call('HINCRBY', d.ages, 'f' .. lease.bucket, 1)
+  count_age(d, 'f' .. lease.bucket, 1)
   -- +inf keeps RQ's own clean-up away from it; `rq info` counts it as executing.
   redis.call('ZADD', d.started, '+inf', job .. ':' .. lease.token)
 end
@@ -159,7 +181,7 @@ local function free_lease(d, job, lease)
   redis.call('HDEL', d.leases, job)
   redis.call('ZREM', d.expiry, job)
   redis.call('HINCRBY', d.hash, 'reserved', text(0 - lease.reserved))  -- not -0, which is no integer
-  redis.call('HINCRBY', d.ages, 'f' .. lease.bucket, -1)
+  count_age(d, 'f' .. lease.bucket, -1)
   redis.call('ZREM', d.started, job .. ':' .. lease.token)
 end
 

@@ -2,17 +2,18 @@
 -- been heard for a whole lease. A worker's leases are taken as one, whatever `limit` says of further workers. Its
 -- death is charged to the suspect it held, or to all it held where there was none; the third death sends a job to
 -- the back, the fourth rejects it. A lease that ran out a whole lease ago under a worker that lives was never heard
--- of by it (the answer of a claim got lost): it alone comes back, and nothing is charged.
+-- of by it (the answer of a claim got lost): it alone comes back, and nothing is charged. A lease that cannot be read
+-- belongs to nobody: its job comes back too, and what is counted of leases is counted anew; `thorough` looks for such.
 -- KEYS: run:seen, a block for each dataset
--- ARGV: lease_ms, datasets, limit, then the names of workers known to be dead
--- RETURNS: for each dead worker that held jobs {name, jobs brought back, jobs rejected}
+-- ARGV: lease_ms, datasets, limit, thorough, then the names of workers known to be dead
+-- RETURNS: for each dead worker that held jobs {name, jobs brought back, jobs rejected}; '' is the name of damaged leases
 
 local lease_ms, count, limit = int(ARGV[1]), int(ARGV[2]), int(ARGV[3])
 local now = now_ms()
 local seen = redis.call('GET', KEYS[1])
 local may_expire = seen and now - int(seen) >= lease_ms
-local named, found = {}, #ARGV > 3
-for i = 4, #ARGV do named[ARGV[i]] = true end
+local named, found = {}, ARGV[4] == '1' or #ARGV > 4
+for i = 5, #ARGV do named[ARGV[i]] = true end
 
 local sets = {}
 for i = 1, count do
@@ -20,6 +21,7 @@ for i = 1, count do
   sets[i] = d
   check(d)
   found = found or (may_expire and redis.call('ZCOUNT', d.expiry, '-inf', text(now)) > 0)
+  found = found or redis.call('HLEN', d.leases) ~= redis.call('ZCARD', d.expiry)
 end
 
 -- Who holds what.
@@ -28,9 +30,15 @@ for _, d in ipairs(found and sets or {}) do
   local expiry, ends = redis.call('ZRANGE', d.expiry, 0, -1, 'WITHSCORES'), {}
   for at = 1, #expiry, 2 do ends[expiry[at]] = int(expiry[at + 1]) end
   local all = redis.call('HGETALL', d.leases)
+  d.held, d.ages_held, d.tokens, d.damaged = 0, {}, {}, {}
   for at = 1, #all, 2 do
     local lease = parse_lease(all[at + 1])
-    if lease then
+    if not lease then
+      d.damaged[#d.damaged + 1] = { job = all[at], is_done = redis.call('HEXISTS', d.done, all[at]) == 1,
+        data = job_fields(job_key(all[at]), 'data')[1] }
+    else
+      d.held, d.tokens[all[at] .. ':' .. lease.token] = d.held + lease.reserved, true
+      d.ages_held['f' .. lease.bucket] = (d.ages_held['f' .. lease.bucket] or 0) + 1
       local w = workers[lease.worker]
       if not w then
         w = { name = lease.worker, jobs = {}, back = 0, rejected = 0 }
@@ -41,7 +49,10 @@ for _, d in ipairs(found and sets or {}) do
       w.suspect = w.suspect or lease.suspect == '1'
       w.lives = w.lives or job.ends > now
     end
+    ends[all[at]] = nil
   end
+  d.stray = ends
+  d.is_damaged = #d.damaged > 0 or next(ends) or whole(redis.call('HGET', d.hash, 'reserved'), field(d, 'reserved')) ~= d.held
 end
 
 local plan, dead = {}, {}
@@ -51,7 +62,7 @@ for _, w in ipairs(order) do
     if w.dead then dead[#dead + 1] = w end
     for _, p in ipairs(w.jobs) do
       if w.dead or (may_expire and p.ends <= now - lease_ms) then
-        local v = redis.call('HMGET', job_key(p.job), 'data', 'deaths', 'attempt')
+        local v = job_fields(job_key(p.job), 'data', 'deaths', 'attempt')
         p.worker, p.data, p.deaths, p.attempt = w, v[1], int(v[2]), int(v[3])
         if w.dead and (p.lease.suspect == '1' or not w.suspect) then p.deaths = p.deaths + 1 end
         plan[#plan + 1] = p
@@ -61,6 +72,30 @@ for _, w in ipairs(order) do
 end
 
 heard(KEYS[1], now, lease_ms)
+local mended, back = false, 0
+for _, d in ipairs(found and sets or {}) do
+  if d.is_damaged then
+    mended = true
+    for job in pairs(d.stray) do redis.call('ZREM', d.expiry, job) end
+    for _, p in ipairs(d.damaged) do
+      redis.call('HDEL', d.leases, p.job)
+      redis.call('ZREM', d.expiry, p.job)
+      if p.data and not p.is_done then
+        redis.call('HSET', job_key(p.job), 'status', 'queued')
+        redis.call('LPUSH', d.queue, p.job)
+        back = back + 1
+      end
+    end
+    redis.call('HSET', d.hash, 'reserved', text(d.held))
+    for _, name in ipairs(redis.call('HKEYS', d.ages)) do
+      if string.sub(name, 1, 1) == 'f' then redis.call('HDEL', d.ages, name) end
+    end
+    for name, count in pairs(d.ages_held) do redis.call('HSET', d.ages, name, count) end
+    for _, entry in ipairs(redis.call('ZRANGEBYSCORE', d.started, '+inf', '+inf')) do
+      if not d.tokens[entry] then redis.call('ZREM', d.started, entry) end
+    end
+  end
+end
 for _, p in ipairs(plan) do
   free_lease(p.d, p.job, p.lease)
   if p.data and p.worker.dead and p.deaths >= 4 then
@@ -75,6 +110,6 @@ for _, p in ipairs(plan) do
     p.worker.back = p.worker.back + 1
   end
 end
-local answer = {}
+local answer = mended and { { '', back, 0 } } or {}
 for _, w in ipairs(dead) do answer[#answer + 1] = { w.name, w.back, w.rejected } end
 return answer

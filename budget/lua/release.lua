@@ -7,7 +7,7 @@
 local d = block(1)
 local job, job_hash = ARGV[1], KEYS[BLOCK + 1]
 local lease = parse_lease(redis.call('HGET', d.leases, job))
-local v = redis.call('HMGET', job_hash, 'data', ARGV[3])
+local v = job_fields(job_hash, 'data', ARGV[3])
 if not lease or lease.token ~= ARGV[2] then return 0 end
 check(d)
 

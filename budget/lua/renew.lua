@@ -23,7 +23,7 @@ for i = 1, count do
     answers[i] = 2
   else
     answers[i] = 0
-    e.whole = redis.call('HEXISTS', job_key(e.job), 'data') == 1
+    e.whole = job_fields(job_key(e.job), 'data')[1]
     -- Named twice, it would be leased and counted twice.
     e.again, seen[e.job] = seen[e.job], true
   end
@@ -39,8 +39,8 @@ for i, e in ipairs(entries) do
     local moved = e.reserved - e.lease.reserved
     if moved ~= 0 then redis.call('HINCRBY', e.d.hash, 'reserved', text(moved)) end
     if e.bucket ~= e.lease.bucket then
-      redis.call('HINCRBY', e.d.ages, 'f' .. e.lease.bucket, -1)
-      redis.call('HINCRBY', e.d.ages, 'f' .. e.bucket, 1)
+      count_age(e.d, 'f' .. e.lease.bucket, -1)
+      count_age(e.d, 'f' .. e.bucket, 1)
     end
     if moved ~= 0 or e.bucket ~= e.lease.bucket then
       e.lease.reserved, e.lease.bucket = e.reserved, e.bucket

@@ -61,7 +61,7 @@ for _, p in ipairs(plan) do
   end
 end
 local spent = redis.call('INCRBY', d.spent, text(difference))
-for field, by in pairs(aged) do if by ~= 0 then redis.call('HINCRBY', d.ages, field, by) end end
+for field, by in pairs(aged) do if by ~= 0 then count_age(d, field, by) end end
 if committed ~= 0 then redis.call('HINCRBY', d.hash, 'committed', committed) end
 if rejected ~= 0 then redis.call('HINCRBY', d.hash, 'rejected', rejected) end
 if truncated ~= 0 then redis.call('HINCRBY', d.hash, 'truncated', truncated) end

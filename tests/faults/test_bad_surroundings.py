@@ -3,8 +3,10 @@
 import gzip
 import json
 import os
+import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -315,6 +317,69 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(
     assert simulator.finished_tokens("A1") <= (150 + 16) * HELD_TOKENS
 
 
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+@pytest.mark.parametrize("command", ["collect", "verify", "status"])
+def test_what_is_no_file_in_a_files_place_is_named(job: Job, kind: str, command: str) -> None:
+    job.dataset("A1", prompts("A1", 3))
+    path = job.output / "A1" / "raw_responses.jsonl"
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path) if kind == "pipe" else path.mkdir()
+    if command == "status":
+        job.environment["TOKENMILL_REDIS_URL"] = NOWHERE
+    one_sentence(job.write().call(command), 2, str(path), "move it away")
+
+
+def test_a_damaged_folder_state_is_mended_as_it_says(local_job: Job) -> None:
+    job = local_job
+    job.dataset("A1", prompts("A1", 3), max_tokens="none")
+    job.tables["simulator"] = {"lengths": {"*": {"shape": "constant", "mean": 20}}, "time_scale": 100}
+    assert job.write().call("run").code == 0
+    path = job.output / ".tokenmill" / "folder.json"
+    path.write_bytes(b'{"id": "\xff')
+    one_sentence(job.call("run"), 2, str(path), "delete it", "tokenmill reset")
+    path.unlink()
+    assert job.call("reset", "--yes").code == 0
+    again = job.call("run")
+    assert again.code == 0, again.err
+    job.check_all_answered()
+
+
+def test_an_output_folder_that_is_deleted_in_mid_run_is_told_and_the_next_run_goes_on(local_job: Job) -> None:
+    job = local_job
+    job.dataset("A1", prompts("A1", 30), max_tokens="none")
+    job.tables["simulator"] = {"lengths": {"*": {"shape": "constant", "mean": 500}}, "time_scale": 20, "slots": 2}
+    run = job.write().start("run")
+    wait_for("some answers", lambda: job.count() > 0)
+    shutil.rmtree(job.output)
+    assert run.ended() == 5, run.text
+    assert "Traceback" not in run.text
+    (said,) = [line for line in run.text.splitlines() if line.startswith("tokenmill: ")]
+    assert "a fault in Tokenmill itself" not in said
+    assert str(job.output) in said and "run the same command again" in said
+    again = job.call("run")
+    assert again.code == 0, again.err
+    job.check_all_answered()
+
+
+def test_a_killed_run_leaves_nothing_in_the_temporary_folder_for_long(local_job: Job, tmp_path: Path) -> None:
+    job = local_job
+    job.dataset("A1", prompts("A1", 3), max_tokens="none")
+    job.tables["simulator"] = {"lengths": {"*": {"shape": "constant", "mean": 500}}, "time_scale": 0.01}
+    temporary = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        run = job.write().start("run", TMPDIR=str(temporary))
+        wait_for("its Redis", lambda: list(temporary.glob("tm-*/redis.sock")))
+        wait_for("its address", lambda: (job.output / ".tokenmill" / "redis.json").exists())
+        run.kill()
+        left = list(temporary.glob("tm-*"))
+        assert left
+        assert job.call("budget", "set", "A1", "1", TMPDIR=str(temporary)).code == 0
+        assert not any(path.exists() for path in left)
+    finally:
+        job.end_all()
+        shutil.rmtree(temporary)
+
+
 # -- two of a kind
 
 
@@ -328,7 +393,9 @@ def test_a_second_collector_producer_and_run_are_refused(
     parts = job.write().start_parts()
     wait_for("requests", lambda: simulator.state()["running"] == 16)
     for command in ("collect", "push", "run"):
-        one_sentence(job.call(command), 4, "already")
+        refused = job.call(command)
+        one_sentence(refused, 4, "already")
+        assert refused.out == ""  # before anything was begun
     # The same run with a folder of its own, so that only Redis can tell.
     job.tables["run"]["output"] = "elsewhere"
     one_sentence(job.write().call("collect"), 4, "'test'", "another output folder")

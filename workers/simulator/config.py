@@ -4,12 +4,17 @@ The virtual clock runs `time_scale` times faster than the wall clock, and every 
 virtual seconds: a scaled server answers the same, only sooner.
 """
 
+import math
+
 import msgspec
 
 from workers.simulator.faults import Fault
 from workers.simulator.lengths import LengthSpec
 
 DEFAULT_LENGTH = "*"
+# Beyond these a scaled clock or a table of so many is no simulation any more.
+FASTEST = 1_000_000
+MOST = 1_000_000_000
 
 
 class SimulatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,18 +49,26 @@ class SimulatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     faults: list[Fault] = []
 
     def __post_init__(self) -> None:
-        positive = {
+        counts = {
             "vocab_size": self.vocab_size,
             "context_length": self.context_length,
             "max_running_requests": self.max_running_requests,
-            "step_s_base": self.step_s_base,
-            "time_scale": self.time_scale,
         }
-        for name, value in positive.items():
-            if not value > 0:
-                raise ValueError(f"{name} must be above 0, got {value}")
-        if self.step_s_per_request < 0:
-            raise ValueError(f"step_s_per_request must not be below 0, got {self.step_s_per_request}")
+        for name, value in counts.items():
+            if not 0 < value <= MOST:
+                raise ValueError(f"{name} must be above 0 and at most {MOST:,}, got {value}")
+        if not math.isfinite(self.step_s_base) or self.step_s_base <= 0:
+            raise ValueError(f"step_s_base must be a number of seconds above 0, got {self.step_s_base}")
+        if not 1 / FASTEST <= self.time_scale <= FASTEST:
+            raise ValueError(f"time_scale must be above 0 (and at most {FASTEST:,}), got {self.time_scale}")
+        for name in ("step_s_per_request", "health_s", "crash_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} must be a number of seconds of 0 or more, got {value}")
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port must be from 0 (any free one) to 65535, got {self.port}")
+        if self.max_queued_requests is not None and self.max_queued_requests < 0:
+            raise ValueError(f"max_queued_requests must not be below 0, got {self.max_queued_requests}")
         if not 0 <= self.eos_id < self.vocab_size:
             raise ValueError(f"eos_id must be in [0, {self.vocab_size - 1}], got {self.eos_id}")
 

@@ -5,6 +5,7 @@ of the order in which requests arrive, so that a test sees the same faults at an
 """
 
 import hashlib
+import math
 from typing import Literal
 
 import msgspec
@@ -58,8 +59,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:
             raise ValueError(f"probability must be in [0, 1], got {self.probability:g}")
-        if self.seconds < 0:
-            raise ValueError(f"seconds must not be below 0, got {self.seconds:g}")
+        if not (self.seconds >= 0 and math.isfinite(self.seconds)):
+            raise ValueError(f"seconds must be a finite number of 0 or more, got {self.seconds:g}")
 
 
 class FaultBox:

@@ -263,12 +263,14 @@ signal.signal(signal.SIGTERM, lambda *_: stop.set())
 limit = int(sys.argv[3])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+config = msgspec.json.decode(open(sys.argv[1], "rb").read(), type=RunConfig)
+collector = Collector(config, sys.argv[2], stop=stop, stay=True)
 if int(sys.argv[4]):
+    # After all is imported: that user may not be allowed to read this Python's own files.
     import os
     os.setuid(int(sys.argv[4]))
-config = msgspec.json.decode(open(sys.argv[1], "rb").read(), type=RunConfig)
 try:
-    Collector(config, sys.argv[2], stop=stop, stay=True).run()
+    collector.run()
 except Problem as problem:
     print(problem, file=sys.stderr)
     sys.exit(problem.exit_code)

@@ -412,7 +412,8 @@ def test_verify_finds_a_ledger_that_disagrees_with_itself(rig: Any) -> None:
     findings = " ".join(verify(rig.config, rig.client).findings)
     for words in ("says 12 tokens", "ledger says 9", "bucket 3 of ages", "bucket 0 of lengths", "1 have an expiry"):
         assert words in findings, (words, findings)
-    assert findings.count("`tokenmill reset`") == len(verify(rig.config, rig.client).findings)
+    # A collector counts reservations anew from the leases; all else that disagrees needs an empty database.
+    assert findings.count("`tokenmill reset`") == len(verify(rig.config, rig.client).findings) - 1
 
 
 def test_a_read_only_disk_is_a_sentence(rig: Any, small_disk: Path) -> None:

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from budget import keys, runbook, snapshot, verbs
@@ -219,3 +220,30 @@ def test_an_output_folder_reached_another_way_is_the_same(rig: Any, tmp_path: Pa
     link.symlink_to(rig.folder.path)
     rig.collect(config=rig.with_config(output=str(link)))
     rig.halt()
+
+
+def test_a_cap_set_by_hand_outlives_redis_until_the_run_file_says_something_new(rig: Any) -> None:
+    def caps() -> list[bytes | None]:
+        return rig.client.hmget(keys.budget("A1"), "cap", "cap_file")
+
+    in_file = rig.config.dataset("A1").max_tokens
+    rig.collect()
+    runbook.set_cap(rig.client, "A1", 123)
+    rig.until(lambda: rig.folder.cap("A1", in_file) == 123, "the folder to know it")
+    rig.server.kill()
+    rig.server.restart(empty=True)
+    rig.until(rig.is_seeded, "the emptied Redis to be seeded")
+    assert caps() == [b"123", str(in_file).encode()]
+    rig.halt()
+    rig.client.flushall()
+    rig.collect()
+    assert caps() == [b"123", str(in_file).encode()]
+    rig.halt()
+    rig.client.flushall()
+    changed: list[Any] = [
+        msgspec.structs.replace(dataset, max_tokens=77) if dataset.name == "A1" else dataset
+        for dataset in rig.config.datasets
+    ]
+    assert rig.folder.cap("A1", 77) == 77
+    rig.collect(config=rig.with_config(datasets=changed))
+    assert caps() == [b"77", b"77"]

@@ -66,7 +66,7 @@ def test_what_fields_say_of_a_table(tmp_path: Path) -> None:
     assert rows(path, columns=["id", "prompt"]) == [{"id": "b", "prompt": "c"}]
     assert rows(path, header=True, columns=["x", "y"]) == [{"x": "b", "y": "c"}]
     wide = written(tmp_path / "w.csv", "q1?,a b,3\nq2?,c d,4\n")
-    with pytest.raises(PromptsProblem, match="3 columns and no header"):
+    with pytest.raises(PromptsProblem, match="3 columns of unknown names"):
         rows(wide)
     assert rows(wide, header=False, columns=["question", "b", "c"])[0]["question"] == "q1?"
     with pytest.raises(PromptsProblem, match="3 columns, `columns` in its fields names 1"):
