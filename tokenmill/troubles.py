@@ -70,7 +70,7 @@ def _prompts(status: Status) -> Iterable[Trouble]:
         yield Trouble(
             level="warning", about="rejects",
             what="many prompts are rejected: " + _some([f"{name} {percent(share)}" for name, share in rejected]),
-            mend="rejected.jsonl has each with its reason; mend it and run tokenmill retry RUN.toml",
+            mend="rejected.jsonl has the reasons; mend them, then tokenmill retry RUN.toml",
         )  # fmt: skip
     short = [(d.name, d.forecast / d.cap) for d in status.datasets if d.cap and not d.complete and d.forecast < d.cap]
     if short:

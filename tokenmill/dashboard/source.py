@@ -80,7 +80,7 @@ class Source:
                 news = None
             self._look_closer(where)
         except Problem as problem:
-            news = str(problem)
+            news = f"{problem}; " + ("waiting" if self._last is None else "what is shown is from before")
         return Look(self._last, news, self._details)
 
     def _look_at_files(self) -> None:

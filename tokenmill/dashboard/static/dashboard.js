@@ -52,7 +52,7 @@ function banner(text) {
 // -- what is heard
 
 function show({ status, news, point, can_act: canAct, time }) {
-  banner(news ? `${news[0].toUpperCase()}${news.slice(1)}; ${status ? "what is shown is from before" : "waiting"}.` : "");
+  banner(news ? `${news[0].toUpperCase()}${news.slice(1)}.` : "");
   setText(at("when"), `${news ? "Last tried" : "As of"} ${clock(time)}`);
   offer(canAct, status);
   if (!status) return;
