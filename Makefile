@@ -11,6 +11,7 @@ READY := $(VENV)/.ready
 UV := $(shell command -v uv >/dev/null 2>&1 && uv --version >/dev/null 2>&1 && echo uv)
 BENCHES = $(filter-out bench/_% bench/conftest.py bench/budgets.py bench/twin.py,$(wildcard bench/*.py))
 ARGS ?=
+N ?= 3
 
 # Without it, pyright asks the network for its newest version before it checks anything.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -28,11 +29,14 @@ demo-clean:  ## Remove what the example wrote, so that the next demo starts from
 	rm -rf examples/out
 
 ##@ What developers run (ARGS="..." is passed on)
-.PHONY: setup test lint lint-style lint-format lint-types lint-imports lint-files bench bench-budget bench-twin lock
+.PHONY: setup test soak lint lint-style lint-format lint-types lint-imports lint-files bench bench-budget bench-twin lock
 setup: $(READY)  ## Install the project and its tools in .venv
 
 test: $(READY)  ## Run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+soak: $(READY)  ## Run N new seeds of random faults (N=3), or the seeds named: SEEDS="17 18"
+	$(BIN)/python -m tests.faults.soak $(or $(SEEDS),--new $(N))
 
 lint: lint-style lint-format lint-types lint-imports lint-files  ## Check style, formatting, types, the packages' layers, shell and Docker files
 

@@ -18,8 +18,9 @@ from rq.utils import now, utcformat
 
 from budget import connections, keys, runbook, verbs
 from budget.ledger import Ledger
+from budget.protocol import PROTOCOL
 from tokenmill.embedded import EmbeddedRedis
-from workers.contracts import PROTOCOL, DatasetConfig, Payload, RunConfig, encode_job_data, job_id
+from workers.contracts import DatasetConfig, Payload, RunConfig, encode_job_data, job_id
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -27,6 +27,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from budget import protocol
 from budget.errors import OutsideFault, Refused, UserProblem
 
 OLDEST = (7, 0)
@@ -97,10 +98,14 @@ def connect(url: str) -> "redis.Redis":
         str(pool.connection_kwargs.get("host", "")).encode("idna")
         if not url.startswith("unix:") and not re.fullmatch(r"[0-9]{0,9}", urlsplit(url).path.strip("/")):
             raise ValueError("its database is no number")
-        return client
     except (ValueError, TypeError, AttributeError) as error:
         # The error's own text may quote a part of the password.
         raise BadRedisUrl(f"{without_secret(url)!r} is not a Redis URL: give redis://HOST:PORT/0") from error
+    if client.connection_pool.connection_kwargs.get("decode_responses"):
+        raise BadRedisUrl(
+            f"{without_secret(url)!r} asks for decode_responses, but results are not text: leave it out of the URL"
+        )
+    return client
 
 
 def connect_async(url: str, connections: int) -> "redis.asyncio.Redis":
@@ -129,11 +134,16 @@ def async_twin(connection: "redis.Redis", connections: int) -> "redis.asyncio.Re
     return redis.asyncio.Redis.from_pool(twin)
 
 
+def own_words(error: BaseException | None) -> str:
+    """What the server said, which begins with the kind of the error, without what redis-py says of a pipeline."""
+    return re.sub(r"^Command # \d+ \(.*?\) of pipeline caused error: ", "", str(error), flags=re.DOTALL)
+
+
 def is_passing(problem: "RedisAway | RedisRefuses") -> bool:
     """Whether it ends by itself or by an operator's hand at Redis, without a change here: worth waiting for."""
     if isinstance(problem, RedisRefuses):
         cause = problem.__cause__
-        return isinstance(cause, OutOfMemoryError) or str(cause).startswith(_PASSING)
+        return isinstance(cause, OutOfMemoryError) or own_words(cause).startswith(_PASSING)
     return True
 
 
@@ -159,7 +169,9 @@ def translated() -> Generator[None]:
             "this Redis is a read-only replica: give the primary's address in TOKENMILL_REDIS_URL"
         ) from error
     except ResponseError as error:
-        if str(error).startswith("MISCONF"):
+        if own_words(error).startswith(protocol.OTHER):
+            raise protocol.of_script(own_words(error)) from error
+        if own_words(error).startswith("MISCONF"):
             raise RedisRefuses(
                 "Redis cannot write to its disk (MISCONF): free its disk, then the run goes on"
             ) from error
@@ -170,7 +182,7 @@ def translated() -> Generator[None]:
             ) from error
         if found := _NO_NUMBER.search(str(error)):
             raise RedisDamaged(f"Redis holds no whole number in {found[1]} ({found[2]!r})") from error
-        raise RedisRefuses(f"Redis refuses a command: {error}") from error
+        raise RedisRefuses(f"Redis refuses a command: {own_words(error)}") from error
     except RedisError as error:
         raise RedisRefuses(f"Redis fails: {error}") from error
 

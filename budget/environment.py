@@ -56,6 +56,11 @@ def worker_servers() -> list[str]:
     return [url.strip() for url in os.environ.get("TOKENMILL_SERVERS", "").split(",") if url.strip()]
 
 
+def failpoint() -> str:
+    """`TOKENMILL_FAILPOINT`: where this process is to fail, for tests; see `budget.failpoints`."""
+    return os.environ.get("TOKENMILL_FAILPOINT", "")
+
+
 def for_child(*, redis_url: str) -> dict[str, str]:
     """The environment of a part that this process starts: its own, and where Redis is (which may hold a secret)."""
     return {**os.environ, "TOKENMILL_REDIS_URL": redis_url}

@@ -8,7 +8,8 @@ they are first met, so nothing above has to know redis-py's, msgspec's or httpx'
     ├── UserProblem (2)      something the user must change: usage, run file, prompts, model, sampling
     ├── Interrupted (3)      stopped or out of time: run again to continue
     ├── Refused (4)          another run, producer or collector owns it, or Redis is unsafe
-    └── OutsideFault (5)     Redis or servers unreachable, key refused, disk full or not writable
+    ├── OutsideFault (5)     Redis or servers unreachable, key refused, disk full or not writable
+    └── OwnFault (5)         nobody expected it: a fault of Tokenmill's own
 """
 
 from enum import IntEnum
@@ -46,3 +47,15 @@ class Refused(Problem):
 
 class OutsideFault(Problem):
     exit_code = Exit.OUTSIDE
+
+
+class OwnFault(Problem):
+    """An exception that nobody expected. Whoever makes one logs the whole of it for `--verbose`."""
+
+    exit_code = Exit.OUTSIDE
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(
+            f"a fault in Tokenmill itself ({type(error).__name__}: {error}); nothing is lost, run the same command "
+            f"again (with --verbose for the whole fault)"
+        )

@@ -11,7 +11,7 @@ RQ's own keys are RQ's; they are named here only because our scripts must be han
 | `claim:<worker>` | string | claim | a lease |
 | `lock:producer:<dataset>`, `lock:collector` | string | their owners | a lease |
 | `server:<url>` | hash | workers | the run's |
-| `budget:<dataset>:spent` | string | commit and seed, by INCRBY only | the run's |
+| `budget:<dataset>:spent` | string | commit and seed by INCRBY; recount sets it | the run's |
 | `budget:<dataset>` | hash | every verb, `budget set` | the run's |
 | `budget:<dataset>:done` | hash | commit, reject, retry, seed | the run's |
 | `budget:<dataset>:dropped` | set | drop, adopt; taken out by enqueue, renew, commit, reject, seed | the run's |

@@ -14,8 +14,10 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoScriptError
 
+from budget import failpoints
 from budget.connections import translated
 from budget.forecast import EDGES
+from budget.protocol import PROTOCOL
 from budget.verbs import Call
 
 T = TypeVar("T")
@@ -26,10 +28,10 @@ TOGETHER = 64
 
 @cache
 def source(verb: str) -> str:
-    """The Lua text of a verb as it is sent: the bucket edges, the shared prelude, the verb's own file."""
+    """The Lua text of a verb as it is sent: what Python says once, the shared prelude, the verb's own file."""
     folder = resources.files("budget") / "lua"
-    edges = "local EDGES = {" + ",".join(map(str, EDGES)) + "}\n"
-    return edges + (folder / "prelude.lua").read_text() + (folder / f"{verb}.lua").read_text()
+    said = f"local PROTOCOL = '{PROTOCOL}'\nlocal EDGES = {{{','.join(map(str, EDGES))}}}\n"
+    return said + (folder / "prelude.lua").read_text() + (folder / f"{verb}.lua").read_text()
 
 
 @cache
@@ -49,6 +51,7 @@ class Ledger:
         Raises:
             RedisAway: Redis cannot be reached, or does not answer.
             RedisRefuses: Redis answers with an error (out of memory, read only, no permission).
+            OtherProtocol: another version of Tokenmill started the run; nothing was changed.
         """
         client: Any = self.connection
         with translated():
@@ -103,6 +106,9 @@ class AsyncLedger:
                     for call in calls:
                         pipe.evalsha(_digest(call.script), len(call.keys), *call.keys, *call.args)
                     answers = await pipe.execute(raise_on_error=False)
+                    if failpoints.ACTIVE:
+                        for job in (str(call.args[0]) for call in calls if call.script == "commit"):
+                            failpoints.hit("commit_sent", job)
         except Exception as error:
             return [error] * len(calls)
         return [await self._settled(call, answer) for call, answer in zip(calls, answers, strict=True)]

@@ -15,6 +15,7 @@ from redis.exceptions import WatchError
 from budget import damage, keys
 from budget.connections import translated
 from budget.errors import Refused, UserProblem
+from budget.protocol import PROTOCOL, other, release
 
 
 class AnotherRun(Refused):
@@ -40,6 +41,26 @@ def is_ready(connection: "redis.Redis") -> bool:
     return ready is not None and ready == run_id(connection).encode()
 
 
+def was_restarted(connection: "redis.Redis") -> bool:
+    """Whether Redis has been started again since the files were seeded into it."""
+    client: Any = connection
+    with translated():
+        ready = client.get(keys.READY)
+    return ready is not None and ready != run_id(connection).encode()
+
+
+def renew_log(connection: "redis.Redis") -> None:
+    """Have Redis write its append-only file anew, in the background.
+
+    A power cut may leave half a transaction at the file's end. Redis 7.0 passes over it at its start, keeps
+    it, and runs it together with what follows at the start after that: an answer would be counted twice.
+    """
+    client: Any = connection
+    with translated():
+        if client.info("persistence").get("aof_enabled"):
+            client.bgrewriteaof()
+
+
 def published(connection: "redis.Redis") -> dict[str, str]:
     """The fields of the run's entry; empty where no run has been published."""
     client: Any = connection
@@ -58,14 +79,16 @@ def fingerprint_of(entry: Mapping[str, str], dataset: str) -> dict[str, str]:
     return damage.decoded(entry.get(field, "{}"), dict[str, str], keys.RUN, field)
 
 
-def protocol_of(entry: Mapping[str, str], default: int) -> int:
-    """The version of Tokenmill's own protocol that wrote the entry.
+def refuse_other(entry: Mapping[str, str], own: int = PROTOCOL) -> None:
+    """Refuse a run's entry that another version of Tokenmill wrote; one that says nothing is anybody's.
 
     Raises:
+        OtherProtocol: that is so.
         RedisDamaged: the entry holds no number there.
     """
     text = entry.get("protocol")
-    return default if text is None else damage.whole(text.encode(), keys.RUN, "protocol")
+    if text is not None and damage.whole(text.encode(), keys.RUN, "protocol") != own:
+        raise other(text, entry.get("release", "unknown"), own)
 
 
 def differences(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -105,16 +128,13 @@ def publish(
 
     Raises:
         AnotherRun: it holds another run or another output folder.
+        OtherProtocol: another version of Tokenmill wrote it.
         Changed: a dataset's fingerprint differs from what its answers were collected under.
     """
     client: Any = connection
     before = published(connection)
     refuse_another(before, output_id)
-    if protocol_of(before, protocol) != protocol:
-        raise AnotherRun(
-            f"this Redis database was written by another version of Tokenmill (protocol {before['protocol']}, this "
-            f"is {protocol}): use that version, or `tokenmill reset` and run again; the files stay"
-        )
+    refuse_other(before, protocol)
     for dataset, fingerprint in fingerprints.items():
         if found := differences(fingerprint_of(before, dataset), fingerprint):
             raise changed(dataset, found)
@@ -123,6 +143,7 @@ def publish(
         "name": name,
         "output_id": output_id,
         "protocol": str(protocol),
+        "release": release(),
     }
     for dataset, fingerprint in fingerprints.items():
         entry[f"fingerprint:{dataset}"] = json.dumps(dict(fingerprint))

@@ -347,6 +347,11 @@ def forget(*, dataset: str, jobs: Iterable[str]) -> Call[tuple[int, int]]:
     return _seed("forget", dataset, ((job, 0, False) for job in jobs))
 
 
+def recount(*, dataset: str) -> Call[tuple[int, int]]:
+    """Count anew what is derived from `done` and the leases, after Redis was started again. Answers (0, spent)."""
+    return _seed("recount", dataset, ())
+
+
 def _seed(mode: str, dataset: str, entries: Iterable[tuple[str, int, bool]]) -> Call[tuple[int, int]]:
     args: list[Arg] = [mode]
     for job, (tokens, truncated) in {job: (tokens, truncated) for job, tokens, truncated in entries}.items():

@@ -13,7 +13,7 @@ from typing import Any
 
 import zstandard
 
-from budget import keys, verbs
+from budget import failpoints, keys, verbs
 from budget.connections import RedisAway, translated
 from budget.ledger import Ledger
 from budget.snapshot import DatasetState, RunState
@@ -159,6 +159,8 @@ class Feed:
         for job, own, row in batch:
             built = self._build(prompts, job, own, row)
             taken += 1
+            if failpoints.ACTIVE:
+                failpoints.hit("mid_enqueue_batch")
             if isinstance(built, Defect):
                 self._reject(p, job, own, built, prompts.shown(row))
             else:
@@ -172,6 +174,8 @@ class Feed:
             if answer.status == "complete":
                 return Step.WORKED
             p.queued += answer.added
+        if failpoints.ACTIVE:
+            failpoints.hit("between_batches")
         p.took(taken)
         self._batch = min(READ_BATCH, self._batch * 4)
         return Step.WORKED

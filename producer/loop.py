@@ -22,7 +22,7 @@ from producer.feed import Feed, Step
 from producer.patience import Patience, Saying, passing
 from producer.prompt_set import Files, Library
 from producer.upkeep import Upkeep, release
-from workers.contracts import PROTOCOL, RunConfig, fingerprint
+from workers.contracts import RunConfig, fingerprint
 
 log = logging.getLogger("tokenmill.producer")
 
@@ -134,7 +134,7 @@ class _Producer:
 
         Raises:
             Changed: a dataset of the published run differs from the run file's.
-            AnotherRun: the database is another version's.
+            OtherProtocol: the database is another version's.
         """
         self._patience.until(self._missing)
 
@@ -144,11 +144,7 @@ class _Producer:
         start = "start `tokenmill collect` on the machine that has the output folder"
         if not entry:
             return f"the producer waits for {collector}: {start}"
-        if runbook.protocol_of(entry, PROTOCOL) != PROTOCOL:
-            raise runbook.AnotherRun(
-                f"this Redis database was written by another version of Tokenmill (protocol {entry['protocol']}, "
-                f"this is {PROTOCOL}): use that version, or `tokenmill reset` and run again; the files stay"
-            )
+        runbook.refuse_other(entry)
         # Not refusals: the collector of this very run may be about to publish it.
         if entry.get("name", self._config.name) != self._config.name:
             return (

@@ -10,6 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from budget import failpoints
 from results import disk
 from results.errors import FileChanged
 from results.index import Tail
@@ -62,11 +63,12 @@ class Appender:
         self._check()
         assert self._descriptor is not None
         try:
-            rest = memoryview(data)
-            while rest:
-                written = os.write(self._descriptor, rest)
-                self._size += written
-                rest = rest[written:]
+            if failpoints.ACTIVE:
+                half = (data.rfind(b"\n", 0, -1) + len(data)) // 2  # the middle of the last line
+                self._write(data[:half])
+                failpoints.hit("mid_sink_write")
+                data = data[half:]
+            self._write(data)
         except OSError as error:
             self._cut_back()
             raise disk.fault(self.path, error) from error
@@ -93,6 +95,14 @@ class Appender:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _write(self, data: bytes) -> None:
+        assert self._descriptor is not None
+        rest = memoryview(data)
+        while rest:
+            written = os.write(self._descriptor, rest)
+            self._size += written
+            rest = rest[written:]
 
     def _mend(self, tail: Tail) -> str | None:
         assert self._descriptor is not None

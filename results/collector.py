@@ -15,7 +15,7 @@ from typing import TypeVar
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from budget import connections, keys, runbook, snapshot
+from budget import connections, failpoints, keys, runbook, snapshot, verbs
 from budget.connections import RedisAway, RedisDamaged, RedisRefuses
 from budget.ledger import Ledger
 from budget.locks import Lock
@@ -82,7 +82,7 @@ class Collector:
 
         Raises:
             FolderTaken, Held, LockLost: another collector has the folder or the run.
-            AnotherRun, BadFolder, Changed: the database or the folder is not this run's.
+            AnotherRun, OtherProtocol, BadFolder, Changed: the database or the folder is not this run's.
             RedisAway, RedisUnsafe: Redis cannot be reached in time, or is unsafe.
             NotWritable, DiskFault, FileChanged: the files cannot be written; nothing was lost.
         """
@@ -177,6 +177,7 @@ class Collector:
             entry.publish()
             entry.restore_facts()
         self._run_id = run_id
+        restarted = again or runbook.was_restarted(self._connection)
         doubtful = {name: seeding.unknown(self._connection, s.index, self._tick) for name, s in self._sinks.items()}
         left = self._stream.lengths()
         while any(count > 0 for count in left.values()):
@@ -186,11 +187,15 @@ class Collector:
         for name, sink in self._sinks.items():
             changed += seeding.seed_all(self._ledger, sink.index, self._tick)
             forgotten += seeding.forget(self._ledger, sink, doubtful[name], self._tick)
+            if restarted:
+                self._ledger(verbs.recount(dataset=name))
         # Entries that came meanwhile may say more than what was just seeded over them.
         self._mending = True
         if runbook.run_id(self._connection) != run_id:
             raise RedisAway("it was restarted while it was being seeded")
         entry.set_ready(run_id)
+        if restarted:
+            self._renew_log()
         self._seeded = True
         answers = sum(len(sink.index.answers) for sink in self._sinks.values())
         tokens = sum(self._tokens().values())
@@ -203,6 +208,14 @@ class Collector:
             f"{forgotten:,}",
         )
 
+    def _renew_log(self) -> None:
+        """What a Redis that was killed left half written in its file must not be read again."""
+        try:
+            runbook.renew_log(self._connection)
+        except (RedisAway, RedisRefuses) as problem:
+            # It may be at it already, or this user may not ask for it: the run goes on.
+            log.debug("Redis does not write its append-only file anew: %s", problem)
+
     def _collect(self, block_s: float | None) -> Batch:
         """One batch from the streams into the files: written, fsynced, and only then taken out of Redis."""
         batch = self._stream.read(None if block_s is None else max(1, int(block_s * 1000)))
@@ -212,6 +225,8 @@ class Collector:
         for name in batch.entries:
             self._sinks[name].write()
         if batch.entries:
+            if failpoints.ACTIVE:
+                failpoints.hit("after_fsync_before_trim")
             self._stream.remove(batch)
         settled = sum(seeding.settle(self._ledger, sink) for sink in self._sinks.values())
         if self._said.pop("away", None):

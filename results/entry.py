@@ -12,11 +12,12 @@ import redis
 
 from budget import damage, keys, runbook
 from budget.connections import translated
+from budget.protocol import PROTOCOL
 from results.folder import Cap, FolderState, OutputFolder
-from workers.contracts import PROTOCOL, RunConfig, fingerprint
+from workers.contracts import RunConfig, fingerprint
 
 # What the collector itself writes; the other fields are facts.
-_OWN_FIELDS = frozenset({"config", "name", "output_id", "protocol", "max_tokens_total"})
+_OWN_FIELDS = frozenset({"config", "name", "output_id", "protocol", "release", "max_tokens_total"})
 
 
 class Entry:
@@ -39,7 +40,7 @@ class Entry:
         A cap that was raised in the file must be known before anybody looks whether all is finished.
 
         Raises:
-            AnotherRun, Changed: the database is not this run's.
+            AnotherRun, OtherProtocol, Changed: the database is not this run's.
         """
         runbook.publish(
             self._connection,

@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from budget import keys, verbs
+from budget import failpoints, keys, verbs
 from budget.connections import translated
 from budget.ledger import Ledger
 from results.index import Index, digest_of_job, job_of
@@ -41,6 +41,8 @@ def seed_all(ledger: Ledger, index: Index, tick: Tick) -> int:
     changed = 0
     for batch in _batches(index.entries()):
         changed += ledger(verbs.seed(dataset=index.dataset, entries=batch))[0]
+        if failpoints.ACTIVE:
+            failpoints.hit("during_rebuild")
         tick()
     return changed
 

@@ -8,6 +8,7 @@ import base64
 import logging
 from collections.abc import Iterator
 
+from budget import failpoints
 from results import entries
 from results.appender import Appender
 from results.entries import Answer, Fields, Rejection
@@ -80,8 +81,12 @@ class Sink:
             FileChanged, NotWritable, DiskFault: nothing of it counts; the entries must stay.
         """
         pending, self._pending = self._pending, {}
+        if failpoints.ACTIVE and pending:
+            failpoints.hit("before_sink_write")
         for appender, parts in pending.items():
             appender.append(b"".join(parts))
+        if failpoints.ACTIVE and pending:
+            failpoints.hit("after_write_before_fsync")
         for appender in pending:
             appender.sync()
 

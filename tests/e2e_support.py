@@ -17,7 +17,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 import redis
@@ -49,16 +49,20 @@ def wait_for(what: str, condition: Callable[[], T], patience_s: float = PATIENCE
 
 
 class RedisServer:
-    """A Redis or Valkey on a unix socket, with an append-only file; it can be killed and started again."""
+    """A Redis or Valkey on a unix socket, with an append-only file; it can be killed and started again.
 
-    def __init__(self) -> None:
+    `binary` is the server's path; by default the one that `run` would start.
+    """
+
+    def __init__(self, binary: str | None = None) -> None:
+        self._binary = binary or redis_binary()
         self.folder = Path(tempfile.mkdtemp(prefix="tm-e2e-", dir="/tmp"))
         self.url = f"unix://{self.folder}/redis.sock"
         self.client: Any = redis.Redis(unix_socket_path=f"{self.folder}/redis.sock")
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str) -> "RedisServer":
-        command = [redis_binary(), "--port", "0", "--unixsocket", f"{self.folder}/redis.sock", "--save", ""]
+        command = [self._binary, "--port", "0", "--unixsocket", f"{self.folder}/redis.sock", "--save", ""]
         command += ["--dir", str(self.folder), "--appendonly", "yes", "--maxmemory-policy", "noeviction", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for("Redis to start", self._answers)
@@ -103,13 +107,24 @@ class Ended(NamedTuple):
         return [line for line in self.err.splitlines() if line.startswith("tokenmill: ")]
 
 
+class Process(Protocol):
+    """What is used of `subprocess.Popen` here."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+    def send_signal(self, sig: int, /) -> None: ...
+
+
 class Running:
     """A process of a test, in a session of its own, with what it says in a file."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
         self.log = log
         with log.open("wb") as output:
-            self.process = subprocess.Popen(
+            self.process: Process = subprocess.Popen(
                 command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from budget import environment
-from budget.errors import Exit, Interrupted, Problem, UserProblem
+from budget import environment, failpoints
+from budget.errors import Exit, Interrupted, OwnFault, Problem, UserProblem
 from tokenmill import __version__, logs
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def run_file(function: Callable[..., Any]) -> Callable[..., Any]:
         from tokenmill import runfile
 
         logs.configure(log_format, verbose=verbose)
+        failpoints.check()
         return function(runfile.load(run_toml, overrides), overrides=overrides, **options)
 
     decorated: Callable[..., Any] = update_wrapper(command, function)
@@ -587,9 +588,5 @@ def main() -> None:
         sys.exit(Exit.DONE)
     except Exception as error:  # the outermost boundary: a fault of ours still ends in a sentence
         log.debug("the fault in full", exc_info=True)
-        click.echo(
-            f"tokenmill: a fault in Tokenmill itself ({type(error).__name__}: {error}); nothing is lost, run the same "
-            f"command again (with --verbose for the whole fault)",
-            err=True,
-        )
+        click.echo(f"tokenmill: {OwnFault(error)}", err=True)
         sys.exit(Exit.OUTSIDE)

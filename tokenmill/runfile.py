@@ -50,6 +50,7 @@ class _Model(msgspec.Struct, kw_only=True):
 class _Sglang(msgspec.Struct, kw_only=True):
     servers: list[str] = []
     concurrency: int = 64
+    answer_s: float | None = None
 
 
 class _Dataset(msgspec.Struct, kw_only=True):
@@ -182,6 +183,7 @@ def _resolve(tables: dict[str, Any], file: Path) -> RunConfig:
         special_tokens_in_text=model.special_tokens_in_text,
         servers=_servers(sglang.servers, file),
         concurrency=sglang.concurrency,
+        answer_s=sglang.answer_s,
         timing=timing,
     )
     _check_numbers(config, file)
@@ -281,6 +283,7 @@ def _dataset(
 def _check_numbers(config: RunConfig, file: Path) -> None:
     limits: dict[str, tuple[float | None, float, float]] = {
         "concurrency in [sglang]": (config.concurrency, 0, MOST_IN_FLIGHT),
+        "answer_s in [sglang]": (config.answer_s, 0, runvalues.LONGEST_HOURS * 3600),
         "max_hours in [run]": (config.max_hours, 0, runvalues.LONGEST_HOURS),
         "max_waiting_results in [run]": (config.max_waiting_results, 0, runvalues.LARGEST_WHOLE),
     }

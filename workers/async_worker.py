@@ -27,6 +27,7 @@ from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Interrupted, Problem
 from budget.ledger import AsyncLedger, Ledger
 from workers import addresses
+from workers.background import end
 from workers.complaints import Complaints
 from workers.contracts import RunConfig
 from workers.engine import Engine
@@ -38,9 +39,6 @@ from workers.sglang import Client, Model
 
 log = logging.getLogger("tokenmill.worker")
 
-# An answer may take this long for each token asked for, and never less than ten minutes altogether.
-SLOWEST_S_PER_TOKEN = 1.0
-SHORTEST_READ_S = 600.0
 # Redis connections of a worker: claims, renewals and sweeps beside the commits of all slots.
 CONNECTIONS = 16
 PUBSUB_PAUSE_S = 2.0
@@ -205,8 +203,7 @@ class AsyncWorker(BaseWorker):
             names = ", ".join(dataset.name for dataset in config.datasets)
             raise Interrupted(f"none of the queues {', '.join(self.queue_names())} is a dataset of the run ({names})")
         slots = self._concurrency or environment.worker_concurrency() or config.concurrency
-        longest = max(int(joined.sampling(name)["max_new_tokens"]) for name in datasets)
-        client = Client(environment.sglang_api_key(), max(SHORTEST_READ_S, longest * SLOWEST_S_PER_TOKEN))
+        client = Client(environment.sglang_api_key(), joined.longest_answer_s(datasets))
         redis_client = connections.async_twin(self.connection, CONNECTIONS)
         wake = asyncio.Event()
         servers = Servers(client, self._servers(config), config.timing.retry_ms / 1000, wake.set)
@@ -230,11 +227,11 @@ class AsyncWorker(BaseWorker):
             if config.max_hours is not None:
                 asyncio.get_running_loop().call_later(config.max_hours * 3600, self._on_time_over, config.max_hours)
             beats = asyncio.create_task(self._beat_for_ever(engine, config))
+            beats.add_done_callback(engine.ended)
             try:
                 await engine.run()
             finally:
-                beats.cancel()
-                await asyncio.gather(beats, return_exceptions=True)
+                await end(beats)
                 await asyncio.to_thread(self._tell_waste, engine)
         finally:
             await servers.close()

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from budget import failpoints
 from budget.verbs import Lease
 from workers import outcomes
 from workers.chat import Unrenderable
@@ -139,6 +140,8 @@ class Attempt:
     async def _request(self, ids: list[int], sampling: dict[str, Any]) -> outcomes.Outcome:
         self.rid = uuid.uuid4().hex  # of fixed width: SGLang aborts by prefix
         body = msgspec.json.encode({"rid": self.rid, "input_ids": ids, "sampling_params": sampling})
+        if failpoints.ACTIVE:
+            failpoints.hit("before_http", self._lease.job)
         try:
             status, answer = await self._client.generate(self.server.url, body, self._payload.dataset)
         except Broken as broken:
@@ -146,6 +149,8 @@ class Attempt:
                 await asyncio.shield(self.give_up())
             outcome = outcomes.sort_broken(broken)
         else:
+            if failpoints.ACTIVE:
+                failpoints.hit("after_http", self._lease.job)
             outcome = outcomes.sort_answer(status, answer)
         self.rid = "" if not isinstance(outcome, outcomes.Accept) else self.rid
         return outcome

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rq.utils import now, utcformat
 
-from budget import verbs
+from budget import failpoints, verbs
 from budget.connections import RedisAway, RedisRefuses
 from budget.ledger import AsyncLedger
 from budget.verbs import Claimed
@@ -63,11 +63,15 @@ class Claims:
         if self._unanswered is None or time.monotonic() > self._remembered_until:
             self._unanswered = self._call(k, flights)
             self._remembered_until = time.monotonic() + self._config.timing.lease_ms / 2000
+        if failpoints.ACTIVE:
+            failpoints.hit("before_claim")
         try:
             claimed = await self._ledger(self._unanswered)
         except (RedisAway, RedisRefuses) as problem:
             self._complain(f"{problem}; waiting")
             return None
+        if failpoints.ACTIVE and claimed.leases:
+            failpoints.hit("after_claim")
         self._unanswered = None
         self.suspended = claimed.status == "suspended"
         if claimed.status == "notready":

@@ -1,8 +1,9 @@
 """The wire types: what the parts say to each other through Redis and in the result files.
 
-All are frozen and carry `PROTOCOL`; a part that meets another protocol refuses it rather than
-half-understanding it. JSON everywhere, never pickle. `JOB_FUNCTION` is wire format too: it stands in
-every RQ job, and a worker runs nothing else.
+All are frozen. They belong to `budget.protocol.PROTOCOL`, which the run's entry in Redis holds: a part
+that meets another protocol refuses it rather than half-understanding it. What outlives a run, or waits
+in a queue, names its own `schema` beside. JSON everywhere, never pickle. `JOB_FUNCTION` is wire format
+too: it stands in every RQ job, and a worker runs nothing else.
 """
 
 import hashlib
@@ -16,8 +17,8 @@ import zstandard
 
 from workers.thinking import Thinking
 
-PROTOCOL = 1
 JOB_FUNCTION = "workers.jobs.generate"
+PAYLOAD_SCHEMA = 1
 
 Admission = Literal["forecast", "strict", "drain"]
 History = Literal["turns", "keep"]
@@ -58,7 +59,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The run as all its parts know it: the run file, checked and resolved; stored in Redis as JSON.
 
     No secret is in it. Paths are resolved against `base`, the run file's folder; `servers` is empty
-    only where the run file names none.
+    only where the run file names none. `answer_s` is the longest that a request may take, in seconds;
+    None: a second for each token asked for, and never less than ten minutes.
     """
 
     name: str
@@ -76,9 +78,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     servers: list[str] = []
     simulated: bool = False
     concurrency: int = 64
+    answer_s: float | None = None
     max_waiting_results: int = 20_000
     timing: Timing = Timing()
-    protocol: int = PROTOCOL
 
     def dataset(self, name: str) -> DatasetConfig:
         """The dataset of that name.
@@ -127,7 +129,8 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `input_ids` is the first request, token for token. `messages` is what it was rendered from (empty
     for rows that came as ids). `followups` holds, for each later turn, the messages to add after the
     previous answer. `max_new_tokens` is set where it had to be cut to fit the context. `reference` is
-    the answer that the prompt file has; it is never shown to the model.
+    the answer that the prompt file has; it is never shown to the model. `schema` is always written, and one
+    of another schema is no payload.
     """
 
     dataset: str
@@ -138,6 +141,11 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tools: list[Any] = []
     max_new_tokens: int | None = None
     reference: str = ""
+    schema: int = PAYLOAD_SCHEMA
+
+    def __post_init__(self) -> None:
+        if self.schema != PAYLOAD_SCHEMA:
+            raise ValueError(f"it is of schema {self.schema}, and this Tokenmill reads {PAYLOAD_SCHEMA}")
 
     @property
     def turns(self) -> int:
@@ -153,7 +161,7 @@ def job_id(dataset: str, prompt_id: str) -> str:
 def encode_job_data(payload: Payload) -> bytes:
     """The `data` field of an RQ job hash: RQ's JSON serializer's call tuple, compressed as RQ does."""
     # json, not msgspec: a prompt may hold lone surrogates, which only escaped ASCII can carry.
-    kwargs = msgspec.to_builtins(payload)
+    kwargs = {**msgspec.to_builtins(payload), "schema": payload.schema}
     text = json.dumps([JOB_FUNCTION, None, [], kwargs], ensure_ascii=True, separators=(",", ":"))
     return zlib.compress(text.encode("ascii"), 1)
 

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from budget import verbs
+from budget import failpoints, verbs
 from budget.connections import RedisAway, RedisRefuses
-from budget.errors import Problem
+from budget.errors import OwnFault, Problem
 from budget.ledger import AsyncLedger
 from budget.verbs import Claimed, Lease
 from workers import outcomes
 from workers.attempt import Attempt, Completion
+from workers.background import end
 from workers.claims import Claims
 from workers.complaints import Complaints
 from workers.contracts import HostileJob, decode_job_data
@@ -167,8 +168,11 @@ class Engine:
         """
         await self._leases.learn()
         renewing = asyncio.create_task(self._leases.keep_for_ever())
+        claiming = asyncio.create_task(self._claim_until_stopped())
+        for part in (renewing, claiming):
+            part.add_done_callback(self.ended)
         try:
-            await self._claim_until_stopped()
+            await asyncio.wait([claiming])
             while self._tasks:
                 await asyncio.wait(self._tasks)
             while self._settlings:
@@ -178,8 +182,7 @@ class Engine:
                 if late and self._abandoned:
                     break
         finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+            await end(renewing, claiming)
         if self.fatal is not None:
             raise self.fatal
 
@@ -237,13 +240,22 @@ class Engine:
         self._tasks.discard(task)
         self.flights.pop(task.get_name(), None)
         self.changed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # The run's fault, or ours: the lease runs out and the job comes back; the worker says so and stops.
-            if not isinstance(error, Problem):
-                log.error("job %s failed in the worker itself", task.get_name(), exc_info=error)
-                error = Problem(f"the worker failed at job {task.get_name()}: {error!r}")
-            self.fatal = self.fatal or error
-            self.stop()
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Problem):
+            log.error("job %s failed in the worker itself; it comes back when its lease runs out", task.get_name())
+        self.ended(task)
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """A part of this worker ended. The run's fault, or ours: what is in flight finishes, then it is said.
+
+        The lease of a job that failed runs out, and the job comes back.
+        """
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not isinstance(error, Problem):
+            log.debug("the fault in full", exc_info=error)
+            error = OwnFault(error)
+        self.fatal = self.fatal or error
+        self.stop()
 
     async def _fly(self, lease: Lease, server: Server | None) -> None:
         try:
@@ -299,7 +311,11 @@ class Engine:
         await self._conclude(flight.lease, settlement, generated=flight.attempt.done_tokens)
 
     async def _conclude(self, lease: Lease, settlement: Settlement, generated: int = 0) -> None:
+        if failpoints.ACTIVE and settlement.kind == "commit":
+            failpoints.hit("before_commit", lease.job)
         answer = await self.settled(settlement.call)
+        if failpoints.ACTIVE and settlement.kind == "commit":
+            failpoints.hit("after_commit", lease.job)
         self._waste(lease.dataset, settlement.wasted)
         if settlement.kind == "commit" and not answer[0]:
             self._waste(lease.dataset, generated)  # another attempt's answer came first

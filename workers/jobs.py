@@ -5,7 +5,6 @@ settles it through the same rules. Its path is wire format: it stands in every j
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import secrets
@@ -23,6 +22,7 @@ from budget.ledger import AsyncLedger
 from budget.verbs import Lease
 from workers import addresses, outcomes
 from workers.attempt import Attempt, Completion
+from workers.background import end
 from workers.complaints import Complaints
 from workers.contracts import Payload
 from workers.errors import ServerAway
@@ -67,8 +67,7 @@ async def _generate(job: str, prompt: Payload, joined: Joined, ledger: AsyncLedg
     urls = addresses.chosen(None, joined.config.servers)
     if not urls:
         raise ServerAway("the run names no SGLang server: name one in [sglang] servers or in TOKENMILL_SERVERS")
-    longest = float(joined.sampling(prompt.dataset)["max_new_tokens"])
-    client = Client(environment.sglang_api_key(), max(600.0, longest))
+    client = Client(environment.sglang_api_key(), joined.longest_answer_s([prompt.dataset]))
     servers = Servers(client, [random.choice(urls)], joined.config.timing.retry_ms / 1000, lambda: None)
     flights: dict[str, Flight] = {}
     leases = Leases(
@@ -171,9 +170,7 @@ async def _settle(
                 log.warning("%s; keeping what is generated until it answers", problem)
                 await asyncio.sleep(joined.config.timing.retry_ms / 1000)
     finally:
-        renewing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await renewing
+        await end(renewing)
 
 
 async def _attempt(

@@ -6,7 +6,7 @@ the run, and for the producer, which knows the tokenizer, and says for what it w
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -14,11 +14,14 @@ import redis
 
 from budget import damage, keys, runbook
 from budget.connections import RedisAway
-from budget.errors import OutsideFault, Refused
-from workers.contracts import PROTOCOL, RunConfig, TokenizerFacts
+from budget.errors import OutsideFault
+from workers.contracts import RunConfig, TokenizerFacts
 from workers.errors import WrongModel
 from workers.sglang import Model
 
+# Without `answer_s`, an answer may take this long for each token asked for, and never less than ten minutes altogether.
+SLOWEST_S_PER_TOKEN = 1.0
+SHORTEST_ANSWER_S = 600.0
 POLL_S = 0.2
 QUIET_S = 2.0
 
@@ -33,24 +36,16 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
         """What is sent with every request of a dataset: the model's own defaults with the run file's on top."""
         return {**self.facts.generation_config, **self.config.dataset(dataset).sampling}
 
+    def longest_answer_s(self, datasets: Iterable[str]) -> float:
+        """How long a request of any of these datasets may take, in seconds."""
+        if self.config.answer_s is not None:
+            return self.config.answer_s
+        tokens = max(int(self.sampling(name)["max_new_tokens"]) for name in datasets)
+        return max(SHORTEST_ANSWER_S, tokens * SLOWEST_S_PER_TOKEN)
+
 
 class NotPublished(OutsideFault):
     """Nobody has published a run in this Redis."""
-
-
-def parse_config(text: str) -> RunConfig:
-    """The configuration as the collector published it.
-
-    Raises:
-        Refused: another version of Tokenmill wrote it.
-    """
-    protocol = damage.decoded(text, dict[str, Any], keys.RUN, "config").get("protocol")
-    if protocol != PROTOCOL:
-        raise Refused(
-            f"the run was started by another version of Tokenmill (protocol {protocol}, this is {PROTOCOL}): "
-            f"install the same version here"
-        )
-    return damage.decoded(text, RunConfig, keys.RUN, "config")
 
 
 def join(
@@ -63,7 +58,7 @@ def join(
 
     Raises:
         RedisAway: Redis stayed unreachable.
-        Refused: another version of Tokenmill owns the run.
+        OtherProtocol: another version of Tokenmill owns the run.
     """
     started = time.monotonic()
     said: str | None = None
@@ -71,11 +66,13 @@ def join(
         waiting_for = "the collector (`tokenmill collect RUN.toml`)"
         try:
             entry = runbook.published(connection)
+            runbook.refuse_other(entry)
             if "config" in entry:
                 waiting_for = "the producer (`tokenmill push RUN.toml`), which loads the tokenizer"
                 if "tokenizer" in entry:
                     facts = damage.decoded(entry["tokenizer"], TokenizerFacts, keys.RUN, "tokenizer")
-                    return Joined(config=parse_config(entry["config"]), facts=facts)
+                    config = damage.decoded(entry["config"], RunConfig, keys.RUN, "config")
+                    return Joined(config=config, facts=facts)
         except RedisAway:
             if time.monotonic() - started > wait_s:
                 raise

@@ -16,6 +16,7 @@ import msgspec
 
 from budget.errors import Problem
 from workers import outcomes
+from workers.background import end
 from workers.contracts import TokenizerFacts
 from workers.errors import KeyRefused, RunFault, WrongModel
 from workers.sglang import Broken, Client, Model
@@ -27,6 +28,18 @@ LONGEST_PAUSE_S = 10.0
 FIRST_SPEED = 30.0
 # What an answer still counts in the speed when one more has been timed: about the last thirty decide.
 RECENT = 0.97
+
+
+class _Rank(msgspec.Struct):
+    num_running_reqs: float | None = None
+    num_waiting_reqs: float | None = None
+    gen_throughput: float | None = None
+
+
+class _Loads(msgspec.Struct):
+    """What is read of a server's answer to /v1/loads."""
+
+    loads: list[_Rank] | None = None
 
 
 class Server:
@@ -128,9 +141,7 @@ class Servers:
         task.add_done_callback(self._probes.discard)
 
     async def close(self) -> None:
-        for task in self._probes:
-            task.cancel()
-        await asyncio.gather(*self._probes, return_exceptions=True)
+        await end(*self._probes)
 
     async def _probe_until_up(self, server: Server) -> None:
         longest = min(LONGEST_PAUSE_S, 10 * self._pause_s)
@@ -186,10 +197,13 @@ class Servers:
             server.measured = False
             return
         server.measured = True
-        ranks: list[dict[str, Any]] = loads.get("loads") or []
-        server.running = sum(int(rank.get("num_running_reqs") or 0) for rank in ranks)
-        server.waiting = sum(int(rank.get("num_waiting_reqs") or 0) for rank in ranks)
-        server.throughput = sum(float(rank.get("gen_throughput") or 0) for rank in ranks)
+        try:
+            ranks = msgspec.convert(loads, _Loads, strict=False).loads or []
+        except msgspec.ValidationError:
+            ranks = []  # a proxy's own idea of loads; they are only for being seen
+        server.running = sum(int(rank.num_running_reqs or 0) for rank in ranks)
+        server.waiting = sum(int(rank.num_waiting_reqs or 0) for rank in ranks)
+        server.throughput = sum(rank.gen_throughput or 0.0 for rank in ranks)
 
     async def check(self, server: Server, facts: TokenizerFacts, samplings: list[dict[str, Any]]) -> str | None:
         """Everything that must be right before a job is claimed. None if it is, else why to wait.

@@ -7,19 +7,35 @@ cost, and none is wanted. Nothing is retried here: what an answer or a broken co
 in `workers.outcomes`.
 """
 
+import asyncio
 import functools
 import json
 import os
-from typing import Any, Literal, cast
+import socket
+from typing import Any, Literal, NamedTuple, cast
 
 import aiohttp
 import httpx
 import httpx_aiohttp
 import msgspec
 
+from budget import failpoints
+
 # SGLang closes idle connections after 5 s without saying so; ours are closed before.
 KEEPALIVE_S = 4.0
 CONNECT_S = 5.0
+
+
+class Probes(NamedTuple):
+    """When the kernel asks whether the other machine is still there, while nothing comes from it."""
+
+    after_s: int
+    every_s: int
+    tries: int
+
+
+# A machine that lost its power resets nothing; without probes its requests would wait until their deadline, for hours.
+PROBES = Probes(after_s=30, every_s=10, tries=3)
 
 
 class Broken(Exception):
@@ -39,6 +55,18 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_path: str
     weight_version: str
     context_length: int | None
+
+
+def _socket(address: Any) -> socket.socket:
+    """A socket whose connection breaks when the other machine is gone."""
+    family, kind, protocol = address[:3]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+    for name, value in zip(names, PROBES, strict=True):
+        if (option := getattr(socket, name, None)) is not None:  # macOS has not all of them
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
 
 
 _url = functools.lru_cache(maxsize=1024)(httpx.URL)  # a tenth of a request's cost is parsing it
@@ -62,7 +90,7 @@ class Client:
 
     Args:
         api_key: sent as a bearer token; never logged.
-        read_s: the longest an answer may take, in seconds.
+        read_s: the longest that a whole answer may take, in seconds.
     """
 
     def __init__(self, api_key: str | None, read_s: float) -> None:
@@ -72,7 +100,8 @@ class Client:
         self._transport = httpx_aiohttp.AiohttpTransport(
             trust_env=False,
             client=lambda: aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S), trust_env=False
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, socket_factory=_socket),
+                trust_env=False,
             ),
         )
         self._long = {"read": read_s, "connect": CONNECT_S}
@@ -148,11 +177,17 @@ class Client:
             request = httpx.Request(
                 method, _url(url), headers=self._headers | (headers or {}), content=body, extensions={"timeout": limits}
             )
-            answer = await self._transport.handle_async_request(request)
-            try:
-                content = await answer.aread()
-            finally:
-                await answer.aclose()
+            # The transport's own limit is for each read: an answer that drips would take for ever.
+            async with asyncio.timeout(limits["read"]):
+                answer = await self._transport.handle_async_request(request)
+                if failpoints.ACTIVE and headers and (task := asyncio.current_task()):
+                    failpoints.hit("after_headers", task.get_name())
+                try:
+                    content = await answer.aread()
+                finally:
+                    await answer.aclose()
+        except TimeoutError as error:
+            raise Broken("timeout", f"no whole answer in {limits['read']:g} s") from error
         except httpx.InvalidURL as error:
             raise Broken("refused", f"{url} is not a URL: {error}") from error
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:

@@ -7,6 +7,8 @@ local d = block(3)
 local job_hash = KEYS[3 + BLOCK]
 local job, token, worker, lease_ms, admission = ARGV[1], ARGV[2], ARGV[3], int(ARGV[4]), ARGV[5]
 
+local refusal = other_protocol(KEYS[1])
+if refusal then return refusal end
 if not is_ready(KEYS[2]) then return { 'notready', 0, 0 } end
 if redis.call('HEXISTS', d.done, job) == 1 then return { 'done', 0, 0 } end
 local v = job_fields(job_hash, 'data', 'worst', 'attempt', 'failures', 'deaths')

@@ -13,6 +13,8 @@ local function answer(i, job, token)
   return { i, job, token, v[1] or '', int(v[2]), int(v[3]), int(v[4]) }
 end
 
+local refusal = other_protocol(KEYS[1])
+if refusal then return refusal end
 if not is_ready(KEYS[2]) then return { 'notready', {}, {} } end
 
 local before = redis.call('GET', KEYS[4])

@@ -10,6 +10,8 @@ local enqueued_at, lease_ms, dataset, inputs = ARGV[5], int(ARGV[6]), ARGV[7], i
 local d = block(5)
 local first_job = 5 + BLOCK
 
+local refusal = other_protocol(KEYS[1])
+if refusal then return refusal end
 if not is_ready(KEYS[2]) then return { 'notready', 0, redis.call('LLEN', d.queue) } end
 local f, total = facts(d), totals(KEYS[1], first_job + jobs, all)
 f.exhausted = false
@@ -18,6 +20,7 @@ idle = queued == 0 and redis.call('HLEN', d.leases) == 0 and redis.call('LLEN', 
 everything = everything and idle
 local is_complete = complete(f, total)
 redis.call('SCARD', d.dropped); redis.call('SCARD', KEYS[4])
+redis.call('ZCARD', d.failed); redis.call('ZCARD', d.canceled)
 local worst_known = f.worst
 
 local plan, seen, worst_case = {}, {}, worst_known
@@ -45,7 +48,7 @@ for _, p in ipairs(plan) do
   redis.call('HSET', p.key, 'data', p.data, 'origin', dataset, 'status', 'queued', 'description', p.about,
     'created_at', enqueued_at, 'enqueued_at', enqueued_at, 'timeout', '-1', 'result_ttl', '0', 'worst', p.worst,
     'attempt', text(p.attempt), 'failures', text(p.failures), 'deaths', text(p.deaths))
-  redis.call('SREM', d.dropped, p.job)
+  forget_registries(d, p.job)  -- failed or cancelled it is no more; `rq requeue --all` would queue it twice
   redis.call('RPUSH', d.queue, p.job)
 end
 if worst_case > worst_known then redis.call('HSET', d.hash, 'worst', text(worst_case)) end

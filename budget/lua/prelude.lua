@@ -1,4 +1,4 @@
--- Shared by every verb; the loader puts it (and the bucket edges, as EDGES) in front of each file.
+-- Shared by every verb; the loader puts it (and the bucket edges as EDGES, the version as PROTOCOL) in front of each file.
 -- Rules: Redis TIME only, integers only, all reads and type checks before the first write, no scan of a queue.
 
 local BLOCK = 13
@@ -48,6 +48,13 @@ end
 local function is_ready(key)
   local ready = redis.call('GET', key)
   return ready and ready == string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+end
+
+-- The refusal of a run that another version of Tokenmill started, or nil.
+local function other_protocol(run)
+  local v = redis.call('HMGET', run, 'protocol', 'release')
+  if not v[1] or v[1] == PROTOCOL or not string.match(v[1], '^%d+$') then return nil end
+  return redis.error_reply('OTHERPROTOCOL ' .. v[1] .. ' ' .. (v[2] or 'unknown'))
 end
 
 -- Since when this Redis has been heard without a gap (ms). Absent: from now on.
@@ -185,7 +192,7 @@ local function free_lease(d, job, lease)
   redis.call('ZREM', d.started, job .. ':' .. lease.token)
 end
 
--- Whatever RQ still lists of a job that has ended here.
+-- Whatever is still listed of a job that has ended here, or begins anew.
 local function forget_registries(d, job)
   redis.call('ZREM', d.failed, job)
   redis.call('ZREM', d.canceled, job)

@@ -1,11 +1,41 @@
 -- Tell the ledger what the files hold. The file's number wins, and the counter moves by the difference alone,
 -- so a repetition, a lost tail, an emptied Redis and a stale copy are all mended by the same call.
--- `forget` takes ids out of done which are in neither file nor stream.
+-- `forget` takes ids out of done which are in neither file nor stream. `recount` sets what is counted of done and of
+-- the leases to what they hold: a Redis that was killed may have run half a script of its former life at its start.
 -- KEYS: a block
--- ARGV: mode (seed, forget), then for each id: job, tokens, truncated
+-- ARGV: mode (seed, forget, recount), then for each id: job, tokens, truncated
 -- RETURNS: ids whose entry changed, and spent
 
 local d = block(1)
+if ARGV[1] == 'recount' then
+  local spent, reserved, committed, rejected, ages, buckets = 0, 0, 0, 0, {}, {}
+  local function age(name) ages[name] = (ages[name] or 0) + 1 end
+  for _, value in ipairs(redis.call('HVALS', d.done)) do
+    local tokens = int(value)
+    spent = spent + tokens
+    if tokens > 0 then
+      committed = committed + 1
+      buckets[tokens] = buckets[tokens] or bucket(tokens)
+      age('c' .. buckets[tokens])
+    else
+      rejected = rejected + 1
+    end
+  end
+  for _, value in ipairs(redis.call('HVALS', d.leases)) do
+    local lease = parse_lease(value)
+    if lease then
+      reserved = reserved + lease.reserved
+      age('f' .. lease.bucket)
+    end
+  end
+  check(d)
+  redis.call('SET', d.spent, text(spent))
+  redis.call('HSET', d.hash, 'reserved', text(reserved), 'committed', committed, 'rejected', rejected)
+  redis.call('UNLINK', d.ages)
+  for name, number in pairs(ages) do redis.call('HSET', d.ages, name, number) end
+  return { 0, spent }
+end
+
 local forget = ARGV[1] == 'forget'
 local plan, difference = {}, 0
 for at = 2, #ARGV, 3 do

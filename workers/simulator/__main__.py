@@ -13,7 +13,6 @@ import msgspec
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.faults import Fault
 from workers.simulator.lengths import LengthSpec, parse_length
-from workers.simulator.server import serve
 
 
 class _Length(click.ParamType[tuple[str, LengthSpec]]):
@@ -79,6 +78,8 @@ def command(
         config = read_config(document, changes)
     except (ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
+    from workers.simulator.server import serve  # aiohttp, which no other command that offers this one needs
+
     try:
         code = asyncio.run(serve(config, ready=_announce, lifeline=0 if with_parent else None))
     except (OSError, ValueError) as error:

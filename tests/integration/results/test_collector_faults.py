@@ -115,6 +115,28 @@ def test_redis_killed_and_started_again_beneath_it(rig: Any) -> None:
     rig.halt()
 
 
+def test_half_a_transaction_at_the_end_of_redis_file_never_runs(rig: Any) -> None:
+    """What a power cut leaves. Redis 7.0 passes over it, keeps it, and runs it with what follows at its next start."""
+    rig.collect()
+    for number in range(5):
+        rig.commit("A1", f"p{number}")
+    rig.written()
+    rig.server.kill()
+    (log,) = (rig.server.folder / "appendonlydir").glob("*.incr.aof")
+    data = log.read_bytes()
+    log.write_bytes(data[: data.rindex(b"committed") + 3])
+    rig.server.start()
+    rig.until(rig.is_seeded, "the shortened Redis to be seeded")
+    rig.until(lambda: rig.client.info("persistence")["aof_last_rewrite_time_sec"] >= 0, "its file to be written anew")
+    rig.commit("A1", "p5")
+    rig.written()
+    rig.server.restart()
+    rig.until(rig.is_seeded, "the new Redis to be seeded")
+    assert rig.spent("A1") == 6 * 7
+    rig.check()
+    rig.halt()
+
+
 def test_a_stale_copy_of_redis_is_mended(rig: Any, tmp_path: Path) -> None:
     rig.collect()
     for number in range(10):

@@ -14,8 +14,9 @@ from rq.utils import now, utcformat
 from budget import connections, keys, runbook, verbs
 from budget.environment import for_child
 from budget.ledger import Ledger
+from budget.protocol import PROTOCOL
 from tokenmill.embedded import EmbeddedRedis
-from workers.contracts import PROTOCOL, DatasetConfig, Payload, RunConfig, encode_job_data, job_id
+from workers.contracts import DatasetConfig, Payload, RunConfig, encode_job_data, job_id
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.lengths import LengthSpec
 from workers.simulator.process import SimulatorProcess

@@ -17,12 +17,12 @@ from budget import ages, connections, keys, runbook, snapshot, verbs
 from budget.environment import for_child
 from budget.forecast import bucket
 from budget.ledger import AsyncLedger, Ledger
+from budget.protocol import PROTOCOL
 from tests.conftest import StartServer
 from tests.ledgers import Rig
 from tests.support import wait_until
 from tokenmill.embedded import EmbeddedRedis
 from workers.contracts import (
-    PROTOCOL,
     DatasetConfig,
     Payload,
     RunConfig,

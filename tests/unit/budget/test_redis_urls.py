@@ -33,3 +33,9 @@ def test_an_error_does_not_show_it_either(url: str) -> None:
         connect(url)
     assert "secret" not in str(said.value)
     assert "'se'" not in str(said.value)
+
+
+@pytest.mark.parametrize("word", ["decode_responses=true", "db=1&decode_responses=True"])
+def test_a_url_that_would_make_text_of_results_is_refused(word: str) -> None:
+    with pytest.raises(BadRedisUrl, match="decode_responses"):
+        connect(f"redis://host:1?{word}")

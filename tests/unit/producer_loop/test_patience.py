@@ -94,6 +94,7 @@ def test_a_redis_that_goes_away_while_waiting_is_waited_for() -> None:
         (ConnectionResetError("reset"), True),
         (OutOfMemoryError("OOM command not allowed"), True),
         (ResponseError("MISCONF Redis is configured to save"), True),
+        (ResponseError("Command # 1 (SET lock:producer:A1...) of pipeline caused error: MISCONF Redis is"), True),
         (ResponseError("BUSY Redis is busy running a script"), True),
         (ResponseError("WRONGTYPE Operation against a key"), False),
         (ResponseError("ERR unknown command"), False),

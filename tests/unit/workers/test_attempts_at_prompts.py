@@ -223,6 +223,14 @@ def test_no_answer_in_time_is_given_up_and_the_server_told() -> None:
     play(scene, read_s=0.3, time_scale=0.01)
 
 
+def test_an_answer_that_drips_is_given_up_as_a_whole() -> None:
+    async def scene(at: Scene) -> None:
+        outcome = await at.attempt().run()
+        assert isinstance(outcome, outcomes.Retry) and outcome.reason == "timeout"
+
+    play(scene, read_s=0.5, faults=[Fault(mode="drip", seconds=0.1)])
+
+
 def test_a_later_turn_that_fails_wastes_the_earlier_ones() -> None:
     outcome = attempted(CONVERSATION, context_length=5000, faults=[Fault(mode="unavailable", after=1)])
     assert isinstance(outcome, outcomes.ServerFault) and outcome.wasted == 30

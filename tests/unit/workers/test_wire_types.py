@@ -73,6 +73,13 @@ def test_job_data_is_what_rq_itself_would_unpack() -> None:
     assert decode_job_data(plain) == payload(), "RQ may be set not to compress"
 
 
+def test_a_payload_names_its_schema_and_one_of_another_is_none() -> None:
+    _, _, _, kwargs = json.loads(zlib.decompress(encode_job_data(payload())))
+    assert kwargs["schema"] == 1
+    with pytest.raises(HostileJob, match="schema 2"):
+        decode_job_data(json.dumps([JOB_FUNCTION, None, [], {**kwargs, "schema": 2}]).encode())
+
+
 def call(function: Any = JOB_FUNCTION, instance: Any = None, args: Any = (), kwargs: Any = None) -> bytes:
     kwargs = {"dataset": "A1", "id": "x", "input_ids": [1]} if kwargs is None else kwargs
     return json.dumps([function, instance, list(args), kwargs]).encode()
