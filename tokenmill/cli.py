@@ -243,6 +243,12 @@ def _known(file: "RunFile", datasets: tuple[str, ...]) -> list[str]:
     help="Requests in flight per process, instead of the run file's.",
 )
 @click.option("--name", help="The worker's name, if it is one process.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve metrics for Prometheus here (0: any free port; several processes count on from it).",
+)
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address that they are served on.")
 @stay_option
 @wait_option
 def work(
@@ -253,6 +259,8 @@ def work(
     servers: tuple[str, ...],
     concurrency: int | None,
     name: str | None,
+    metrics_port: int | None,
+    metrics_host: str,
     stay: bool,
     wait_s: float,
 ) -> None:
@@ -267,28 +275,41 @@ def work(
             "starts a simulated one"
         )
     if number * len(urls) == 1:
-        _work_here(file, url, urls[0], concurrency, name, stay, wait_s)
+        metrics = None if metrics_port is None else (metrics_host, metrics_port)
+        _work_here(file, url, urls[0], concurrency, name, metrics, stay, wait_s)
     else:
-        _work_in_children(file, url, urls, number, overrides, concurrency, stay, wait_s)
+        metrics = None if metrics_port is None else (metrics_host, metrics_port)
+        _work_in_children(file, url, urls, number, overrides, concurrency, metrics, stay, wait_s)
 
 
 def _work_here(
-    file: "RunFile", url: str, server: str, concurrency: int | None, name: str | None, stay: bool, wait_s: float
+    file: "RunFile",
+    url: str,
+    server: str,
+    concurrency: int | None,
+    name: str | None,
+    metrics: tuple[str, int] | None,
+    stay: bool,
+    wait_s: float,
 ) -> None:
     from budget import connections
     from workers.async_worker import AsyncWorker, new_name
+    from workers.metrics import Exporter
 
+    name = name or new_name()
+    exporter = None if metrics is None else Exporter(name, *metrics)
     connection = connections.connect(url)
     queues = [dataset.name for dataset in file.config.datasets]
     with connections.translated_at_start(url, wait_s):
         worker = AsyncWorker(
             queues,
-            name=name or new_name(),
+            name=name,
             connection=connection,
             servers=[server],
             concurrency=concurrency or file.config.concurrency,
             stay=stay,
             wait_s=wait_s,
+            exporter=exporter,
         )
     worker.work()
     if worker.problem is not None:
@@ -302,6 +323,7 @@ def _work_in_children(
     number: int,
     overrides: tuple[str, ...],
     concurrency: int | None,
+    metrics: tuple[str, int] | None,
     stay: bool,
     wait_s: float,
 ) -> None:
@@ -311,11 +333,16 @@ def _work_in_children(
     options = [*sets, "--wait", str(wait_s), *(["--stay"] if stay else [])]
     if concurrency:
         options += ["--concurrency", str(concurrency)]
+    places = [(server, index) for server in urls for index in range(number)]
     children = [
-        Child(f"worker-{server}-{index}", ["work", str(file.path), "--server", server, *options], None,
-              environment.for_child(redis_url=url))
-        for server in urls for index in range(number)
-    ]  # fmt: skip
+        Child(
+            f"worker-{server}-{index}",
+            ["work", str(file.path), "--server", server, *options, *_metrics_of(metrics, place)],
+            None,
+            environment.for_child(redis_url=url),
+        )
+        for place, (server, index) in enumerate(places)
+    ]
 
     def forward(*_: Any) -> None:
         for child in children:
@@ -325,6 +352,39 @@ def _work_in_children(
         signal.signal(signal_number, forward)
     wait_all(children)
     sys.exit(worst_exit(children))
+
+
+def _metrics_of(metrics: tuple[str, int] | None, place: int) -> list[str]:
+    """The options of the process at that place: each has a port of its own."""
+    if metrics is None:
+        return []
+    host, port = metrics
+    return ["--metrics-host", host, "--metrics-port", str(port + place if port else 0)]
+
+
+@cli.command()
+@run_file
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 for all.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8787, show_default=True, help="0: any free one.")
+@click.option(
+    "--allow-host", "allow_hosts", multiple=True, metavar="NAME",
+    help="Also answer to this name, such as a proxy's (repeat for more).",
+)  # fmt: skip
+def dashboard(
+    file: "RunFile", *, overrides: tuple[str, ...], host: str, port: int, allow_hosts: tuple[str, ...]
+) -> None:
+    """Show the run in a browser, and its metrics to Prometheus, until Ctrl-C.
+
+    Read-only, unless TOKENMILL_DASHBOARD_TOKEN is set: who gives that token on the page may change caps and
+    pause the run.
+    """
+    try:
+        from tokenmill.dashboard import serve
+    except ModuleNotFoundError as error:
+        raise UserProblem(
+            f"`tokenmill dashboard` needs the package {error.name}: install it with pip install 'tokenmill[dashboard]'"
+        ) from error
+    serve(file, host=host, port=port, allow_hosts=allow_hosts)
 
 
 @cli.command()

@@ -33,6 +33,7 @@ from workers.contracts import RunConfig
 from workers.engine import Engine
 from workers.errors import RunFault, ServerAway
 from workers.joining import Joined, agree_on_model, join
+from workers.metrics import Exporter
 from workers.servers import Server, Servers
 from workers.sglang import Client, Model
 
@@ -49,8 +50,8 @@ class AsyncWorker(BaseWorker):
 
     Beside RQ's own arguments it takes what `tokenmill work` knows: `concurrency` (slots), `servers` (urls
     instead of the run's), `stay` (do not leave when all is finished), `wait_s` (how long Redis and the
-    servers may be away at the start). `rq worker` passes none of these; then the environment is asked
-    (TOKENMILL_CONCURRENCY, TOKENMILL_SERVERS), else the run's own configuration.
+    servers may be away at the start), `exporter` (tells Prometheus of it). `rq worker` passes none of these;
+    then the environment is asked (TOKENMILL_CONCURRENCY, TOKENMILL_SERVERS), else the run's own configuration.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class AsyncWorker(BaseWorker):
         servers: list[str] | None = None,
         stay: bool = False,
         wait_s: float = 60.0,
+        exporter: Exporter | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs["serializer"] = JSONSerializer
@@ -71,6 +73,7 @@ class AsyncWorker(BaseWorker):
         self._own_servers = servers
         self._stay = stay
         self._wait_s = wait_s
+        self._exporter = exporter
         self._lease_s = 30.0
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -219,6 +222,8 @@ class AsyncWorker(BaseWorker):
                 finished=lambda: self._all_finished(config, datasets),
             )
             engine.changed = wake
+            if self._exporter is not None:
+                self._exporter.engine = engine
             if config.max_hours is not None:
                 asyncio.get_running_loop().call_later(config.max_hours * 3600, self._on_time_over, config.max_hours)
             beats = asyncio.create_task(self._beat_for_ever(engine, config))
@@ -344,7 +349,11 @@ class AsyncWorker(BaseWorker):
             self.set_state(state, pipe)
             pipe.hset(
                 self.key,
-                mapping={"in_flight": len(engine.flights), "servers": ",".join(s.url for s in engine.servers.all)},
+                mapping={
+                    "in_flight": len(engine.flights),
+                    "slots": engine.slots,
+                    "servers": ",".join(s.url for s in engine.servers.all),
+                },
             )
             self.heartbeat(pipeline=pipe)
             for server in engine.servers.all:

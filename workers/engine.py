@@ -62,6 +62,7 @@ class Engine:
         self.worker = worker
         self.joined = joined
         self.config = joined.config
+        self.datasets = datasets
         self.flights: dict[str, Flight] = {}
         self.wasted: dict[str, int] = {}
         self.fatal: Problem | None = None
@@ -102,6 +103,11 @@ class Engine:
     def suspended(self) -> bool:
         """A person has stopped all claims (`rq suspend`)."""
         return self._claims.suspended
+
+    @property
+    def slots(self) -> int:
+        """Requests it may have in flight."""
+        return self._concurrency
 
     def say_what_is_quiet(self) -> None:
         """A request may take long, but nobody should have to guess why nothing comes back."""
