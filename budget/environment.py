@@ -32,6 +32,11 @@ def sglang_api_key() -> str | None:
     return key
 
 
+def dashboard_token() -> str | None:
+    """`TOKENMILL_DASHBOARD_TOKEN`: who knows it may change things on the dashboard; without it nobody may."""
+    return os.environ.get("TOKENMILL_DASHBOARD_TOKEN") or None
+
+
 def worker_concurrency() -> int | None:
     """`TOKENMILL_CONCURRENCY`: slots of a worker that `rq worker -w workers.AsyncWorker` starts.
 

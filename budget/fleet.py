@@ -23,7 +23,7 @@ def wishes(connection: "redis.Redis") -> dict[str, Wish]:
     """What `tokenmill servers` has said, by URL."""
     client: Any = connection
     with translated():
-        return _wishes(client.hgetall(keys.SERVERS))
+        return said(client.hgetall(keys.SERVERS))
 
 
 def wish(connection: "redis.Redis", url: str, word: Wish) -> None:
@@ -38,7 +38,8 @@ def members(base: Iterable[str], wanted: Mapping[str, Wish]) -> list[str]:
     return [url for url in dict.fromkeys([*base, *wanted]) if wanted.get(url) != "remove"]
 
 
-def _wishes(found: Mapping[bytes, bytes]) -> dict[str, Wish]:
+def said(found: Mapping[bytes, bytes]) -> dict[str, Wish]:
+    """The wishes in the hash as Redis gives it; words that nobody says are left out."""
     read = {url.decode("utf-8", "replace"): word.decode("utf-8", "replace") for url, word in found.items()}
     return {url: word for url, word in read.items() if word in WISHES}
 
@@ -78,7 +79,7 @@ class Board:
             if since is not None
         }
         suspects = frozenset(url for url, there in zip(urls, rows[1::2], strict=True) if there)
-        return News(wishes=_wishes(wanted), down=down, suspects=suspects)
+        return News(wishes=said(wanted), down=down, suspects=suspects)
 
     async def tell_down(self, url: str, reason: str) -> bool:
         """A server is at fault. The first to say so sets since when."""

@@ -107,27 +107,40 @@ def read(connection: "redis.Redis", datasets: Sequence[str]) -> RunState:
     """
     client: Any = connection
     with translated(), client.pipeline(transaction=False) as pipe:
-        pipe.hget(keys.RUN, "max_tokens_total")
-        for name in datasets:
-            pipe.hmget(keys.budget(name), _FIELDS)
-            pipe.get(keys.spent(name))
-            pipe.scard(keys.dropped(name))
-            pipe.llen(keys.rq_queue(name))
-            pipe.llen(keys.rq_intermediate(name))
-            pipe.hlen(keys.leases(name))
-            pipe.xlen(keys.results(name))
-            pipe.hlen(keys.done(name))
-            pipe.hvals(keys.wasted(name))
-        answers: list[Any] = pipe.execute()
+        size = ask(pipe, datasets)
+        return parse(datasets, pipe.execute()[:size])
+
+
+def ask(pipe: Any, datasets: Sequence[str]) -> int:
+    """Put the questions of `read` into a pipeline; returns how many answers there will be for `parse`."""
+    pipe.hget(keys.RUN, "max_tokens_total")
+    for name in datasets:
+        pipe.hmget(keys.budget(name), _FIELDS)
+        pipe.get(keys.spent(name))
+        pipe.scard(keys.dropped(name))
+        pipe.llen(keys.rq_queue(name))
+        pipe.llen(keys.rq_intermediate(name))
+        pipe.hlen(keys.leases(name))
+        pipe.xlen(keys.results(name))
+        pipe.hlen(keys.done(name))
+        pipe.hvals(keys.wasted(name))
+    return 1 + _ANSWERS * len(datasets)
+
+
+_ANSWERS = 9
+
+
+def parse(datasets: Sequence[str], answers: Sequence[Any]) -> RunState:
+    """The state from the answers to what `ask` asked."""
     total_cap = answers[0]
-    size = 9
     states = [
-        _state(name, answers[1 + number * size : 1 + (number + 1) * size]) for number, name in enumerate(datasets)
+        _state(name, answers[1 + number * _ANSWERS : 1 + (number + 1) * _ANSWERS])
+        for number, name in enumerate(datasets)
     ]
     return RunState(datasets=states, total_cap=damage.optional(total_cap, keys.RUN, "max_tokens_total"))
 
 
-def _state(name: str, answers: list[Any]) -> DatasetState:
+def _state(name: str, answers: Sequence[Any]) -> DatasetState:
     fields: dict[str, bytes | None] = dict(zip(_FIELDS, answers[0], strict=True))
 
     def count(field: str) -> int:
@@ -151,10 +164,18 @@ def _state(name: str, answers: list[Any]) -> DatasetState:
         leased=answers[5],
         waiting=answers[6],
         done=answers[7],
-        wasted=sum(damage.whole(value, keys.wasted(name)) for value in answers[8]),
+        wasted=_sum(answers[8], keys.wasted(name)),
         inputs=optional("inputs"),
         foreign=count("foreign"),
         exhausted=fields["exhausted"] == b"1",
         full=fields["full"] == b"1",
         max_samples=optional("max_samples"),
     )
+
+
+def _sum(values: list[bytes], key: str) -> int:
+    """A value for each worker that ever was, so the quick way first."""
+    try:
+        return sum(map(int, values))
+    except ValueError:
+        return sum(damage.whole(value, key) for value in values)

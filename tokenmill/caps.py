@@ -41,13 +41,13 @@ def show(file: RunFile, connection: "Connection | None") -> None:
         )
 
 
-def change(file: RunFile, connection: "Connection | None", dataset: str, tokens: str) -> None:
-    """Set a dataset's cap.
+def read(file: RunFile, dataset: str, tokens: str) -> int | None:
+    """What a person gave as a dataset's cap; None for no cap.
 
     Raises:
         UserProblem: it is neither a number of tokens nor the word none, or below one worst case under strict.
     """
-    word = tokens.replace("_", "").replace(",", "")
+    word = tokens.strip().replace("_", "").replace(",", "")
     if word != "none" and not (word.isascii() and word.isdigit()):
         raise UserProblem(f"{tokens!r} is no cap: give a number of tokens (0 or more) or the word none")
     if len(word) > 16 or (word != "none" and int(word) > LARGEST_WHOLE):
@@ -58,6 +58,21 @@ def change(file: RunFile, connection: "Connection | None", dataset: str, tokens:
         raise UserProblem(
             f'under admission "strict" a cap must be 0, none, or at least one worst case ({worst} tokens)'
         )
+    return cap
+
+
+def write(client: "redis.Redis", dataset: str, cap: int | None) -> str:
+    """Set a dataset's cap; returns what to say of it."""
+    before = runbook.set_cap(client, dataset, cap)
+    return f"{dataset}: cap {'none' if before is None else before} -> {'none' if cap is None else cap} tokens"
+
+
+def change(file: RunFile, connection: "Connection | None", dataset: str, tokens: str) -> None:
+    """Set a dataset's cap, and say so.
+
+    Raises:
+        UserProblem: as `read`.
+    """
+    cap = read(file, dataset, tokens)
     with some_redis(file, connection) as (client, _):
-        before = runbook.set_cap(client, dataset, cap)
-    click.echo(f"{dataset}: cap {'none' if before is None else before} -> {'none' if cap is None else cap} tokens")
+        click.echo(write(client, dataset, cap))

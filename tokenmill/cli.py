@@ -244,6 +244,12 @@ def _known(file: "RunFile", datasets: tuple[str, ...]) -> list[str]:
     help="Requests in flight per process, instead of the run file's.",
 )
 @click.option("--name", help="The worker's name, if it is one process.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve metrics for Prometheus here (0: any free port; several processes count on from it).",
+)
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address that they are served on.")
 @stay_option
 @wait_option
 def work(
@@ -254,6 +260,8 @@ def work(
     servers: tuple[str, ...],
     concurrency: int | None,
     name: str | None,
+    metrics_port: int | None,
+    metrics_host: str,
     stay: bool,
     wait_s: float,
 ) -> None:
@@ -269,9 +277,35 @@ def work(
         number=number,
         concurrency=concurrency,
         name=name,
+        metrics=None if metrics_port is None else (metrics_host, metrics_port),
         stay=stay,
         wait_s=wait_s,
     ).run()
+
+
+@cli.command()
+@run_file
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 for all.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8787, show_default=True, help="0: any free one.")
+@click.option(
+    "--allow-host", "allow_hosts", multiple=True, metavar="NAME",
+    help="Also answer to this name, such as a proxy's (repeat for more).",
+)  # fmt: skip
+def dashboard(
+    file: "RunFile", *, overrides: tuple[str, ...], host: str, port: int, allow_hosts: tuple[str, ...]
+) -> None:
+    """Show the run in a browser, and its metrics to Prometheus, until Ctrl-C.
+
+    Read-only, unless TOKENMILL_DASHBOARD_TOKEN is set: who gives that token on the page may change caps and
+    pause the run.
+    """
+    try:
+        from tokenmill.dashboard import serve
+    except ModuleNotFoundError as error:
+        raise UserProblem(
+            f"`tokenmill dashboard` needs the package {error.name}: install it with pip install 'tokenmill[dashboard]'"
+        ) from error
+    serve(file, host=host, port=port, allow_hosts=allow_hosts)
 
 
 @cli.command()

@@ -97,6 +97,7 @@ class Work:
         own: the servers of `--server`; without them it works for all of the run's, also those that join.
         overrides: the `--set` options, handed on.
         number: workers for each server.
+        metrics: the address and port that they are told to Prometheus on; several count on from it.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Work:
         number: int,
         concurrency: int | None,
         name: str | None,
+        metrics: tuple[str, int] | None,
         stay: bool,
         wait_s: float,
     ) -> None:
@@ -118,6 +120,8 @@ class Work:
         self._number = number
         self._concurrency = concurrency
         self._name = name
+        self._metrics = metrics
+        self._started = 0
         self._stay = stay
         self._wait_s = wait_s
         self._options = [part for override in overrides for part in ("--set", override)]
@@ -158,22 +162,35 @@ class Work:
         return None if self._own else servers_now(self._connection, self._file.config.servers)
 
     def _child(self, server: str) -> Child:
-        arguments = ["work", str(self._file.path), "--server", server, *self._options]
+        arguments = ["work", str(self._file.path), "--server", server, *self._options, *self._metrics_options()]
+        self._started += 1
         return Child(f"a worker for {server}", arguments, None, environment.for_child(redis_url=self._url))
+
+    def _metrics_options(self) -> list[str]:
+        """Those of the next process: each has a port of its own."""
+        if self._metrics is None:
+            return []
+        host, port = self._metrics
+        return ["--metrics-host", host, "--metrics-port", str(port + self._started if port else 0)]
 
     def _here(self, server: str) -> None:
         from workers.async_worker import AsyncWorker, new_name
+        from workers.metrics import Exporter
 
+        name = self._name or new_name()
+        exporter = None if self._metrics is None else Exporter(name, *self._metrics)
+        self._started += 1
         queues = [dataset.name for dataset in self._file.config.datasets]
         with connections.translated_at_start(self._url, self._wait_s):
             worker = AsyncWorker(
                 queues,
-                name=self._name or new_name(),
+                name=name,
                 connection=connections.connect(self._url),
                 servers=[server],
                 concurrency=self._concurrency or self._file.config.concurrency,
                 stay=self._stay,
                 wait_s=self._wait_s,
+                exporter=exporter,
             )
         crew = Crew(self._child, self._number, known=[server])
         at_work = threading.Event()

@@ -24,7 +24,7 @@ from budget import connections, environment, runbook, snapshot
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Exit, OutsideFault, Problem
 from results import reporting
-from tokenmill import status, view
+from tokenmill import screen, status, view
 from tokenmill.children import Child
 from tokenmill.crew import LOOK_S, Crew, servers_now
 from tokenmill.embedded import EmbeddedRedis
@@ -394,7 +394,7 @@ class _Progress:
         if now is None:
             self._next = time.monotonic() + 0.5
         elif self._live is not None:
-            self._live.update(view.live(now), refresh=True)
+            self._live.update(screen.live(now, self._console, own_parts=True), refresh=True)
         elif not self._quiet:
             self._console.print(view.log_lines(now), highlight=False, markup=False, soft_wrap=True)
 

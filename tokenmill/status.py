@@ -4,9 +4,8 @@ With Redis it is the ledger's; without it, what the files hold.
 """
 
 import time
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
 import redis
 from rq.utils import utcparse
 
@@ -15,6 +14,8 @@ from budget.damage import shown_number
 from budget.snapshot import DatasetState, RunState
 from results.folder import OutputFolder
 from results.summary import FileTotals, file_totals
+from tokenmill.state import DatasetStatus, ServerStatus, Status, WorkerStatus
+from tokenmill.troubles import troubles
 from workers.contracts import RunConfig
 
 # A server or worker that has not been heard for so long is not shown as up.
@@ -23,93 +24,55 @@ STALE_S = 90.0
 FEW = 5
 
 
-class DatasetStatus(msgspec.Struct, kw_only=True):
-    """One dataset; tokens are cap, spent, reserved, remaining, forecast; all other counts are prompts."""
-
-    name: str
-    cap: int | None
-    spent: int
-    reserved: int
-    remaining: int | None
-    forecast: int
-    overshoot: float | None
-    complete: bool
-    reason: Literal["budget", "prompts"] | None
-    inputs: int | None
-    unsent: int | None
-    queued: int
-    leased: int
-    committed: int
-    dropped: int
-    rejected: int
-    truncated: int
-    tokens_per_s: float
-    eta_s: float | None
-
-
-class WorkerStatus(msgspec.Struct, kw_only=True):
-    name: str
-    host: str
-    in_flight: int
-    server: str
-    state: str
-
-
-class ServerStatus(msgspec.Struct, kw_only=True):
-    url: str
-    state: Literal["up", "down", "draining"]
-    running: int
-    waiting: int
-    tokens_per_s: float
-    reason: str = ""
-
-
-class Status(msgspec.Struct, kw_only=True):
-    """What `status --json` prints; stable and documented in docs/operations.md."""
-
-    run: str
-    state: Literal["running", "complete", "stopped"]
-    redis: str
-    sglang: Literal["real", "simulated"]
-    datasets: list[DatasetStatus]
-    workers: list[WorkerStatus]
-    servers: list[ServerStatus]
-    generated_tokens: int
-    wasted_tokens: int
-
-
 def overshoot(spent: int, cap: int | None) -> float | None:
     """By how much the cap was passed, as a share of it; None without a cap, or with one of 0."""
     return None if not cap else max(0.0, spent / cap - 1)
 
 
 def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated: bool) -> Status:
-    """The run's state from the ledger."""
+    """The run's state from the ledger, in two pipelines: the second asks for the servers that the first named.
+
+    Raises:
+        RedisAway, RedisRefuses: as the ledger's verbs.
+    """
     names = [dataset.name for dataset in config.datasets]
-    state = snapshot.read(connection, names)
     client: Any = connection
-    with connections.translated():
-        rates = client.hmget(keys.RATES, names)
-    datasets = [
-        _dataset(state, dataset, shown_number(rate)) for dataset, rate in zip(state.datasets, rates, strict=True)
-    ]
-    for dataset, shown, configured in zip(state.datasets, datasets, config.datasets, strict=True):
+    with connections.translated(), client.pipeline(transaction=False) as pipe:
+        size = snapshot.ask(pipe, names)
+        pipe.hmget(keys.RATES, names)
+        pipe.mget(keys.COLLECTOR_LOCK, keys.RQ_SUSPENDED, *map(keys.producer_lock, names))
+        # One command for all workers: their list, and of each hash in it these fields.
+        pipe.sort(keys.RQ_WORKERS, by="nosort", get=["#", *(f"*->{field}" for field in _WORKER)], groups=True)
+        pipe.hgetall(keys.SERVERS)
+        answers: list[Any] = pipe.execute()
+    state = snapshot.parse(names, answers[:size])
+    rates, (collector, suspended, *producers), rows, said = answers[size:]
+    workers = _workers(rows)
+    # Without its collector a rate is the one of a minute long ago.
+    speeds = [shown_number(rate) if collector else 0.0 for rate in rates]
+    datasets = [_dataset(state, dataset, speed) for dataset, speed in zip(state.datasets, speeds, strict=True)]
+    for dataset, shown, configured, producer in zip(state.datasets, datasets, config.datasets, producers, strict=True):
+        shown.producer = producer is not None
         if not dataset.open:  # nobody has published the run yet: what the run file says
             shown.cap = configured.max_tokens
     wasted = sum(dataset.wasted for dataset in state.datasets)
-    workers = _workers(connection)
     running = bool(workers) or any(dataset.queued or dataset.leased for dataset in state.datasets)
-    return Status(
+    now = Status(
         run=config.name,
         state="complete" if state.all_finished() else "running" if running else "stopped",
         redis=connections.without_secret(url),
         sglang="simulated" if simulated else "real",
         datasets=datasets,
         workers=workers,
-        servers=_servers(connection, config, workers),
+        servers=_servers(connection, config, workers, fleet.said(said)),
         generated_tokens=state.total_spent + wasted,
         wasted_tokens=wasted,
+        suspended=suspended is not None,
+        collector=collector is not None,
+        waiting_results=sum(dataset.waiting for dataset in state.datasets),
     )
+    now.troubles = troubles(now, config)
+    return now
 
 
 def offline(config: RunConfig, *, simulated: bool) -> Status:
@@ -191,6 +154,7 @@ def _dataset(state: RunState, dataset: DatasetState, rate: float) -> DatasetStat
         truncated=dataset.truncated,
         tokens_per_s=round(rate, 1),
         eta_s=None if eta is None else round(eta, 1),
+        wasted=dataset.wasted,
     )
 
 
@@ -214,15 +178,11 @@ def _text(value: bytes | None) -> str:
     return value.decode("utf-8", "replace") if value else ""
 
 
-def _workers(connection: "redis.Redis") -> list[WorkerStatus]:
-    client: Any = connection
+_WORKER = ("hostname", "in_flight", "servers", "state", "death", "slots")
+
+
+def _workers(rows: list[tuple[bytes | None, ...]]) -> list[WorkerStatus]:
     prefix = keys.rq_worker("")
-    with connections.translated():
-        members = sorted(client.smembers(keys.RQ_WORKERS))
-        with client.pipeline(transaction=False) as pipe:
-            for key in members:
-                pipe.hmget(key, "hostname", "in_flight", "servers", "state", "death")
-            rows: list[list[bytes | None]] = pipe.execute()
     return [
         WorkerStatus(
             name=_text(key).removeprefix(prefix),
@@ -230,8 +190,9 @@ def _workers(connection: "redis.Redis") -> list[WorkerStatus]:
             in_flight=int(shown_number(in_flight)),
             server=_text(servers),
             state=_text(state),
+            slots=None if slots is None else int(shown_number(slots)),
         )
-        for key, (host, in_flight, servers, state, death) in zip(members, rows, strict=True)
+        for key, host, in_flight, servers, state, death, slots in sorted(rows, key=lambda row: row[0] or b"")
         if state is not None and death is None
     ]
 
@@ -243,8 +204,9 @@ def _is_fresh(seen: bytes | None) -> bool:
         return False
 
 
-def _servers(connection: "redis.Redis", config: RunConfig, workers: list[WorkerStatus]) -> list[ServerStatus]:
-    wishes = fleet.wishes(connection)
+def _servers(
+    connection: "redis.Redis", config: RunConfig, workers: list[WorkerStatus], wishes: dict[str, fleet.Wish]
+) -> list[ServerStatus]:
     used = [url for worker in workers for url in worker.server.split(",") if url]
     urls = dict.fromkeys([*fleet.members(config.servers, wishes), *used])
     fields = ("state", "running", "waiting", "tokens_per_s", "reason", "seen", "down_since")

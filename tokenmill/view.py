@@ -1,4 +1,4 @@
-"""What a terminal shows of a run: the live table, plain lines in a log, and the summary at the end."""
+"""What people read of a run beside the live screen: short numbers, plain lines for a log, the summary at the end."""
 
 import json
 import shutil
@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console, Group
 from rich.table import Table
-from rich.text import Text
 
 from results.report import Report
-from tokenmill.status import DatasetStatus, ServerStatus, Status
+from tokenmill.state import DatasetStatus, ServerStatus, Status
 from workers.contracts import Record
-
-BAR = 14
 
 
 def tokens(number: int | None) -> str:
@@ -42,70 +38,6 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02}s"
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
-
-
-def _bar(dataset: DatasetStatus) -> Text:
-    if dataset.cap is None:
-        return Text("no cap".ljust(BAR))
-    share = min(1.0, dataset.spent / dataset.cap) if dataset.cap else 1.0
-    full = round(share * BAR)
-    colour = "green" if dataset.complete else "cyan"
-    return Text("━" * full, style=colour) + Text("─" * (BAR - full), style="dim")
-
-
-def _state(dataset: DatasetStatus) -> str:
-    if dataset.reason == "budget":
-        return "complete"
-    if dataset.reason == "prompts":
-        return "no prompts left"
-    return duration(dataset.eta_s)
-
-
-def live(status: Status) -> Group:
-    """The table of `status` and of `run` while it goes on; fits 80 columns."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1), expand=False)
-    table.add_column("dataset", no_wrap=True, max_width=18, overflow="ellipsis")
-    table.add_column("")
-    for name in ("spent", "cap", "tok/s", "fly", "queue"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("left", justify="right", no_wrap=True)
-    for dataset in status.datasets:
-        table.add_row(
-            dataset.name,
-            _bar(dataset),
-            tokens(dataset.spent),
-            tokens(dataset.cap),
-            tokens(round(dataset.tokens_per_s)),
-            str(dataset.leased),
-            str(dataset.queued),
-            _state(dataset),
-        )
-    return Group(_head(status), table, *_below(status))
-
-
-def _head(status: Status) -> Text:
-    spent = sum(dataset.spent for dataset in status.datasets)
-    rate = sum(dataset.tokens_per_s for dataset in status.datasets)
-    head = Text(f"{status.run}: {status.state}, {tokens(spent)} tokens, {tokens(round(rate))} tok/s", style="bold")
-    if status.sglang == "simulated":
-        head.append("  [simulated SGLang: no real answers]", style="yellow")
-    return head
-
-
-def _below(status: Status) -> list[Text]:
-    lines: list[Text] = []
-    rejected = sum(dataset.rejected for dataset in status.datasets)
-    if status.workers:
-        busy = sum(worker.in_flight for worker in status.workers)
-        lines.append(Text(f"{len(status.workers)} workers, {busy} requests in flight", style="dim"))
-    if rejected:
-        lines.append(Text(f"{rejected} prompts rejected: see rejected.jsonl", style="yellow"))
-    for server in status.servers:
-        if server.state != "down":
-            lines.append(Text(f"server {server_line(server)}", style="dim"))
-        elif status.state == "running":
-            lines.append(Text(f"server {server.url} is down: {server.reason}", style="red"))
-    return lines
 
 
 def server_line(server: ServerStatus) -> str:
@@ -207,8 +139,3 @@ def _shortened(line: Record) -> str:
     shown["text"] = line.text if len(line.text) <= 60 else line.text[:60] + "…"
     # A lone surrogate cannot be printed.
     return json.dumps(shown, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
-
-
-def show(console: Console, status: Status) -> None:
-    """The state once, as a table."""
-    console.print(live(status))

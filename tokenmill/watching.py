@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 
 import click
 import msgspec
@@ -10,14 +11,15 @@ from rich.console import Console
 from rich.live import Live
 
 from budget.connections import RedisAway, RedisRefuses
-from tokenmill import status, view
+from tokenmill import screen, status, view
 from tokenmill.runfile import RunFile
+from tokenmill.state import Status
 
 REDRAW_S = 1.0
 LINE_EVERY_S = 10.0
 
 
-def read(file: RunFile, connection: "tuple[redis.Redis, str] | None") -> status.Status:
+def read(file: RunFile, connection: "tuple[redis.Redis, str] | None") -> Status:
     """The run's state, from Redis if there is one, else from the files."""
     simulated = not file.config.servers
     if connection is None:
@@ -31,32 +33,59 @@ def once(file: RunFile, connection: "tuple[redis.Redis, str] | None", *, as_json
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(now)))
     else:
-        view.show(Console(), now)
+        console = Console()
+        console.print(screen.live(now, console, fitted=False))
 
 
 def watch(file: RunFile, connection: "redis.Redis", url: str) -> None:
     """Show the state until all datasets are finished: redrawn in a terminal, a line now and then in a log."""
-    console = Console()
-    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-    if live is not None:
-        live.start()
+    console = Console(highlight=False)
     try:
-        while True:
-            try:
-                now = read(file, (connection, url))
-            except (RedisAway, RedisRefuses) as problem:
-                console.print(f"{problem}; waiting", highlight=False, markup=False)
-                time.sleep(REDRAW_S)
-                continue
-            if live is not None:
-                live.update(view.live(now), refresh=True)
-            else:
-                console.print(view.log_lines(now), highlight=False, markup=False, soft_wrap=True)
-            if now.state == "complete":
-                return
-            time.sleep(REDRAW_S if live is not None else LINE_EVERY_S)
+        if console.is_terminal:
+            _redraw(console, lambda: read(file, (connection, url)))
+        else:
+            _write_lines(console, lambda: read(file, (connection, url)))
     except KeyboardInterrupt:
         return  # it only looks on
-    finally:
-        if live is not None:
-            live.stop()
+
+
+def _redraw(console: Console, look: Callable[[], Status]) -> None:
+    """In place, below what the terminal shows already; only when something has changed."""
+    now: Status | None = None
+    drawn: object = None
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            news: str | None = None
+            try:
+                now = look()
+            except (RedisAway, RedisRefuses) as problem:
+                news = str(problem)
+            if now is not None and drawn != (now, news, console.size):
+                drawn = (now, news, console.size)
+                live.update(screen.live(now, console, news=news), refresh=True)
+            elif now is None and drawn != news:
+                drawn = news
+                console.print(f"{news}; waiting", markup=False)
+            if news is None and now is not None and now.state == "complete":
+                return
+            time.sleep(REDRAW_S)
+
+
+def _write_lines(console: Console, look: Callable[[], Status]) -> None:
+    """For a log: progress every few seconds, and what is wrong when it changes."""
+    said: list[str] = []
+    while True:
+        try:
+            now = look()
+        except (RedisAway, RedisRefuses) as problem:
+            wrong, now = [f"{problem}; waiting"], None
+        else:
+            wrong = [f"{trouble.what} -> {trouble.mend}" for trouble in now.troubles]
+            console.print(view.log_lines(now), markup=False, soft_wrap=True)
+        for line in wrong:
+            if line not in said:
+                console.print(f"! {line}", markup=False, soft_wrap=True)
+        said = wrong
+        if now is not None and now.state == "complete":
+            return
+        time.sleep(REDRAW_S if now is None else LINE_EVERY_S)

@@ -34,6 +34,7 @@ from workers.engine import Engine
 from workers.errors import RunFault
 from workers.fleet import Fleet
 from workers.joining import Joined, agree_on_model, join
+from workers.metrics import Exporter
 from workers.servers import PROBE_S, Servers
 from workers.sglang import Client, Model
 
@@ -50,8 +51,8 @@ class AsyncWorker(BaseWorker):
 
     Beside RQ's own arguments it takes what `tokenmill work` knows: `concurrency` (slots), `servers` (urls
     instead of the run's), `stay` (do not leave when all is finished), `wait_s` (how long Redis and the
-    servers may be away at the start). `rq worker` passes none of these; then the environment is asked
-    (TOKENMILL_CONCURRENCY, TOKENMILL_SERVERS), else the run's own configuration.
+    servers may be away at the start), `exporter` (tells Prometheus of it). `rq worker` passes none of these;
+    then the environment is asked (TOKENMILL_CONCURRENCY, TOKENMILL_SERVERS), else the run's own configuration.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class AsyncWorker(BaseWorker):
         servers: list[str] | None = None,
         stay: bool = False,
         wait_s: float = 60.0,
+        exporter: Exporter | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs["serializer"] = JSONSerializer
@@ -72,6 +74,7 @@ class AsyncWorker(BaseWorker):
         self._own_servers = servers
         self._stay = stay
         self._wait_s = wait_s
+        self._exporter = exporter
         self._lease_s = 30.0
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -232,6 +235,8 @@ class AsyncWorker(BaseWorker):
                 board=board,
             )
             engine.changed = wake
+            if self._exporter is not None:
+                self._exporter.engine = engine
             if config.max_hours is not None:
                 asyncio.get_running_loop().call_later(config.max_hours * 3600, self._on_time_over, config.max_hours)
             beats = Beats(self, engine, fleet, config)

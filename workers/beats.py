@@ -70,7 +70,11 @@ class Beats:
             servers = list(engine.servers.all)
             pipe.hset(
                 worker.key,
-                mapping={"in_flight": len(engine.flights), "servers": ",".join(server.url for server in servers)},
+                mapping={
+                    "in_flight": len(engine.flights),
+                    "slots": engine.slots,
+                    "servers": ",".join(server.url for server in servers),
+                },
             )
             worker.heartbeat(pipeline=pipe)
             for server in servers:
@@ -89,7 +93,7 @@ class Beats:
 
     def _waste_to(self, pipe: Any) -> None:
         """Absolute numbers under this worker's name, so that saying them twice counts them once."""
-        for dataset, tokens in self._engine.endings.wasted.items():
+        for dataset, tokens in self._engine.wasted.items():
             pipe.hset(keys.wasted(dataset), self._worker.name, tokens)
 
     def tell_waste(self) -> None:

@@ -62,6 +62,7 @@ class Engine:
         self.worker = worker
         self.joined = joined
         self.config = joined.config
+        self.datasets = datasets
         self.flights: dict[str, Flight] = {}
         self.fatal: Problem | None = None
         self.changed = asyncio.Event()
@@ -110,6 +111,16 @@ class Engine:
     def suspended(self) -> bool:
         """A person has stopped all claims (`rq suspend`)."""
         return self._claims.suspended
+
+    @property
+    def slots(self) -> int:
+        """Requests it may have in flight."""
+        return self._concurrency
+
+    @property
+    def wasted(self) -> dict[str, int]:
+        """Tokens made in vain, by dataset."""
+        return self.endings.wasted
 
     # -- stopping
 

@@ -13,10 +13,12 @@ StartSimulator = Callable[..., Simulator]
 
 STATUS_KEYS = {
     "run", "state", "redis", "sglang", "datasets", "workers", "servers", "generated_tokens", "wasted_tokens",
+    "suspended", "collector", "waiting_results", "troubles",
 }  # fmt: skip
 DATASET_KEYS = {
     "name", "cap", "spent", "reserved", "remaining", "forecast", "overshoot", "complete", "reason", "inputs", "unsent",
     "queued", "leased", "committed", "dropped", "rejected", "truncated", "tokens_per_s", "eta_s",
+    "wasted", "producer",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from results.report import DatasetCounts, Report
-from tokenmill import view
-from tokenmill.status import DatasetStatus, ServerStatus, Status, WorkerStatus, overshoot
+from tokenmill import screen, view
+from tokenmill.state import DatasetStatus, ServerStatus, Status, Trouble, WorkerStatus
+from tokenmill.status import overshoot
 
 
 def dataset(name: str = "A1", **changes: Any) -> DatasetStatus:
@@ -42,6 +44,13 @@ def printed(what: Any, *, width: int = 80, terminal: bool = False) -> str:
     return output.getvalue()
 
 
+def drawn(shown: Status, *, width: int = 80, height: int = 40, terminal: bool = False, **options: Any) -> str:
+    output = io.StringIO()
+    console = Console(file=output, width=width, height=height, force_terminal=terminal)
+    console.print(screen.live(shown, console, **options))
+    return output.getvalue()
+
+
 @pytest.mark.parametrize(
     ("number", "shown"),
     [
@@ -69,34 +78,94 @@ def test_overshoot_is_a_share_of_the_cap_and_never_negative() -> None:
     assert overshoot(0, 0) is None
 
 
-def test_the_live_table_fits_80_columns_and_keeps_every_number() -> None:
+DOWN = Trouble(level="error", about="servers", what="server http://gpu1:30000 is down: refused", mend="start it again")
+NO_WORKER = Trouble(level="error", about="workers", what="no worker is running", mend="start one")
+
+
+@pytest.mark.parametrize("width", [80, 109, 110, 200])
+def test_the_live_table_fits_the_terminal_and_keeps_every_number(width: int) -> None:
     rows = [dataset("B2_opencodeinstruct_with_a_long_name"), dataset("C", reason="budget"), dataset("D", cap=None)]
-    text = printed(view.live(status(*rows)))
-    assert max(len(line) for line in text.splitlines()) <= 80
+    text = drawn(status(*rows, troubles=[DOWN]), width=width)
+    assert max(len(line) for line in text.splitlines()) <= width
     first = next(line for line in text.splitlines() if line.startswith("B2_"))
-    for shown in ("10.0M", "123.5K", "1024", "12345", "99h59m"):
+    for shown in ("10.0M", "11.2M", "123.5K", "1024", "12345", "99h59m"):
         assert shown in first
-    assert "…" in first, "the name is shortened, not the numbers"
+    assert ("…" in first) == (width in (80, 110)), "the name is shortened, not the numbers"
     assert "complete" in text and "no cap" in text
-    assert "1 workers, 64 requests in flight" in text
-    assert "server http://gpu1:30000 is down: refused" in text.replace("\n", " ")
-    assert "prompts rejected" in text
+    assert "workers: 1, 64 requests in flight" in text
+    assert "! server http://gpu1:30000 is down: refused -> start it again" in text.replace("\n", " ")
+
+
+def test_shares_of_truncated_and_rejected_are_shown_where_they_are_not_zero() -> None:
+    rows = [
+        dataset("A", truncated=700, rejected=0),
+        dataset("B", truncated=0, rejected=7),
+        dataset("C", truncated=0, rejected=0),
+    ]
+    narrow = drawn(status(*rows), width=80)
+    assert "truncated: A 10 %" in narrow and "rejected: B <0.1 %" in narrow.replace("0.10 %", "<0.1 %")
+    assert "7 prompts rejected: see rejected.jsonl" in narrow
+    wide = drawn(status(*rows), width=200)
+    assert "truncated: A" not in wide
+    assert "10 %" in next(line for line in wide.splitlines() if line.startswith("A "))
+    quiet = drawn(status(rows[2]), width=80)
+    assert "truncated" not in quiet and "rejected" not in quiet
+
+
+def test_what_does_not_fit_is_counted_and_what_goes_on_is_shown_first() -> None:
+    rows = [dataset(f"S{n}", reason="budget", complete=True) for n in range(40)] + [dataset("T1"), dataset("T2")]
+    text = drawn(status(*rows), height=24)
+    assert len(text.splitlines()) <= 23
+    assert "T1" in text and "T2" in text and "S0" in text
+    assert re.search(r"and (\d+) datasets more, \1 of them complete", text)
+    assert len(drawn(status(*rows), height=24, fitted=False).splitlines()) > 40
+
+
+def test_a_run_does_not_complain_of_the_parts_that_it_starts_itself() -> None:
+    shown = status(dataset(), troubles=[NO_WORKER, DOWN])
+    assert "no worker is running" in drawn(shown)
+    assert "no worker is running" not in drawn(shown, own_parts=True)
+    assert "is down" in drawn(shown, own_parts=True)
+
+
+def test_while_redis_is_away_the_last_state_stays_with_the_news() -> None:
+    text = drawn(status(dataset()), news="Redis does not answer (refused)")
+    assert "! Redis does not answer (refused) -> waiting" in text and "A1" in text
+
+
+def test_many_servers_and_hosts_are_summed_up() -> None:
+    servers = [
+        ServerStatus(url=f"http://gpu{n}:1", state="up", running=10, waiting=1, tokens_per_s=100) for n in range(20)
+    ]
+    workers = [
+        WorkerStatus(name=f"w{n}", host=f"h{n % 6}", in_flight=3, slots=4, server="", state="busy") for n in range(12)
+    ]
+    text = drawn(status(dataset(), servers=servers, workers=workers))
+    assert "servers: 20 up, 200 running, 20 waiting, 2000 tok/s" in text
+    assert "workers: 12, 36 of 48 slots in flight (2 on h0, 2 on h1, 2 on h2, 2 on h3 and 2" in text
+
+
+def test_a_terminal_without_unicode_gets_plain_bars() -> None:
+    output = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", write_through=True)
+    console = Console(file=output, width=80, height=40)
+    console.print(screen.live(status(dataset(spent=5_000_000)), console))
+    assert "###" in output.buffer.getvalue().decode("latin-1")  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_the_simulated_server_is_named_in_every_screen() -> None:
-    assert "simulated SGLang" in printed(view.live(status(dataset(), sglang="simulated")))
-    assert "simulated" not in printed(view.live(status(dataset())))
+    assert "simulated SGLang" in drawn(status(dataset(), sglang="simulated"))
+    assert "simulated" not in drawn(status(dataset()))
 
 
 def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = view.live(status(dataset("A"), dataset("B", complete=True)))
+    shown = status(dataset("A"), dataset("B", complete=True), troubles=[DOWN])
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert "\x1b[36m" in printed(shown, terminal=True) or "\x1b[" in printed(shown, terminal=True)
+    assert "\x1b[36m" in drawn(shown, terminal=True) and "\x1b[1;31m" in drawn(shown, terminal=True)
     monkeypatch.setenv("NO_COLOR", "1")
-    coloured = [f"[{number}m" for number in (31, 32, 33, 34, 35, 36)]
-    assert not any(code in printed(shown, terminal=True) for code in coloured)
-    assert "\x1b" not in printed(shown), "a log has no escape codes at all"
+    coloured = [f"{number}m" for number in (31, 32, 33, 34, 35, 36)]
+    assert not any(code in drawn(shown, terminal=True) for code in coloured)
+    assert "\x1b" not in drawn(shown), "a log has no escape codes at all"
 
 
 def test_log_lines_say_each_datasets_share() -> None:

@@ -1,0 +1,86 @@
+"""What can be changed on the dashboard, each by whoever has the token: a cap, pausing and going on.
+
+Draining a server belongs here too, as one more function in `ACTIONS`, once the run's servers can be drained.
+"""
+
+import hmac
+import json
+from collections.abc import Callable
+from typing import Any
+
+from rq import suspension
+
+from budget.connections import translated
+from budget.errors import OutsideFault, UserProblem
+from tokenmill import caps
+from tokenmill.dashboard.source import Source
+
+
+class TooLong(UserProblem):
+    """A request that is longer than any action."""
+
+
+Given = dict[str, str]
+MOST_BYTES = 4096
+READ_ONLY = "this dashboard is read-only: start it with TOKENMILL_DASHBOARD_TOKEN set, and give that token here"
+WRONG_TOKEN = "that is not the token this dashboard was started with (TOKENMILL_DASHBOARD_TOKEN)"
+
+
+def refusal(token: str | None, authorization: str | None) -> str | None:
+    """Why somebody may not act; None where they may. The comparison takes as long for every wrong token."""
+    if token is None:
+        return READ_ONLY
+    scheme, _, given = (authorization or "").partition(" ")
+    if scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode()):
+        return None
+    return WRONG_TOKEN
+
+
+def given(body: bytes) -> Given:
+    """The texts in a request's body.
+
+    Raises:
+        UserProblem: it is no JSON object of texts.
+    """
+    try:
+        value: Any = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        raise UserProblem("an action takes a JSON object of texts")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _client(source: Source) -> Any:
+    where = source.connection()
+    if where is None:
+        raise OutsideFault("the run's Redis is not running: start the run, or use tokenmill budget")
+    return where[0]
+
+
+def set_cap(source: Source, texts: Given) -> str:
+    """Set the cap of `dataset` to `tokens`."""
+    dataset = texts.get("dataset", "")
+    if dataset not in [known.name for known in source.file.config.datasets]:
+        raise UserProblem(f"the run has no dataset {dataset!r}")
+    cap = caps.read(source.file, dataset, texts.get("tokens", ""))
+    return caps.write(_client(source), dataset, cap)
+
+
+def pause(source: Source, texts: Given) -> str:
+    """As `rq suspend`: workers take no new prompts, what is in flight finishes."""
+    client = _client(source)
+    with translated():
+        suspension.suspend(client)
+    return "paused: no worker takes new prompts; what is in flight finishes"
+
+
+def resume(source: Source, texts: Given) -> str:
+    """As `rq resume`."""
+    client = _client(source)
+    with translated():
+        suspension.resume(client)
+    return "the run goes on"
+
+
+ACTIONS: dict[str, Callable[[Source, Given], str]] = {"cap": set_cap, "pause": pause, "resume": resume}

@@ -1,0 +1,48 @@
+// What whoever has the token may change. The token stays in its field: nothing stores it.
+
+import { at, each, make, setText } from "./dom.js";
+
+let paused = false;
+
+function say(text, bad) {
+  const said = at("said");
+  said.className = bad ? "bad" : "";
+  setText(said, text);
+}
+
+async function act(name, texts, button) {
+  button.disabled = true;
+  say("asking …", false);
+  try {
+    const answer = await fetch(`actions/${name}`, {
+      method: "POST",
+      headers: { "content-type": "application/json", authorization: `Bearer ${at("token").value}` },
+      body: JSON.stringify(texts),
+    });
+    const { said, error } = await answer.json();
+    say(said ?? error, !answer.ok);
+  } catch (problem) {
+    say(`the dashboard does not answer (${problem.message}); nothing was changed that it did not say`, true);
+  } finally {
+    button.disabled = false;
+  }
+}
+
+at("cap-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  act("cap", { dataset: at("cap-dataset").value, tokens: at("cap-tokens").value }, event.submitter);
+});
+
+at("pause").addEventListener("click", (event) => act(paused ? "resume" : "pause", {}, event.currentTarget));
+
+export function offer(canAct, status) {
+  at("read-only").hidden = canAct;
+  at("act").hidden = !canAct;
+  if (!status) return;
+  paused = status.suspended;
+  setText(at("pause"), paused ? "Let the run go on" : "Pause the run");
+  each(at("cap-dataset"), status.datasets, () => make("option"), (option, { name }) => {
+    option.value = name;
+    setText(option, name);
+  });
+}
