@@ -210,12 +210,12 @@ class LedgerCheck:
             return
         ended = now.done - now.foreign + now.dropped
         if ended > now.inputs:
-            self._say(
-                name,
-                "conservation",
-                f"{now.inputs:,} prompts went in, and {ended:,} are answered, rejected or dropped: run the job again",
+            # Each id is there once, as is checked elsewhere: so these are prompts that somebody took out since.
+            self._findings.note(
+                f"{name}: its files have {now.inputs:,} prompts now, and {ended:,} are answered, rejected or dropped: "
+                f"rows were taken out of them"
             )
-        if state.complete(name) == "prompts" and ended != now.inputs:
+        elif state.complete(name) == "prompts" and ended != now.inputs:
             self._say(
                 name,
                 "conservation",

@@ -4,9 +4,11 @@ A problem is one sentence on standard error. Heavy imports are made inside comma
 `tokenmill --help` and `tokenmill status` answer at once.
 """
 
+import errno
 import logging
 import os
 import sys
+from typing import NoReturn
 
 import click
 
@@ -70,6 +72,17 @@ def _usage(error: click.ClickException) -> str:
     return f"{said} (see `{context.command_path} --help`)" if context is not None else said
 
 
+def _discard_output() -> None:
+    """What is still to be printed, which Python would try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _own_fault(error: Exception) -> NoReturn:
+    log.debug("the fault in full", exc_info=True)
+    click.echo(f"tokenmill: {OwnFault(error)}", err=True)
+    sys.exit(Exit.OUTSIDE)
+
+
 def main() -> None:
     """The entry point: problems become one sentence and their exit code; never a traceback."""
     try:
@@ -90,9 +103,14 @@ def main() -> None:
         click.echo("tokenmill: interrupted; run the same command again to continue", err=True)
         sys.exit(Exit.INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         sys.exit(Exit.DONE)
-    except Exception as error:  # the outermost boundary: a fault of ours still ends in a sentence
-        log.debug("the fault in full", exc_info=True)
-        click.echo(f"tokenmill: {OwnFault(error)}", err=True)
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO):
+            _own_fault(error)
+        # All that is written to disks names its file; what is left is what we print.
+        _discard_output()
+        click.echo(f"tokenmill: standard output cannot be written ({error.strerror}): send it elsewhere", err=True)
         sys.exit(Exit.OUTSIDE)
+    except Exception as error:  # the outermost boundary: a fault of ours still ends in a sentence
+        _own_fault(error)

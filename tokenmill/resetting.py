@@ -33,6 +33,11 @@ def reset(file: RunFile, connection: "Connection | None", *, sure: bool) -> None
     with connections.translated():
         if client.exists(keys.COLLECTOR_LOCK):
             raise Refused("a collector is at work on this database: stop the run first")
+        for dataset in file.config.datasets:
+            if client.exists(keys.producer_lock(dataset.name)):
+                raise Refused("a producer is at work on this database: stop the run first")
+        if any(client.exists(worker) for worker in client.smembers(keys.RQ_WORKERS)):
+            raise Refused("workers are at work on this database (see `rq info`): stop them first")
     if entry and entry.get("name") != file.config.name:
         raise Refused(
             f"this database belongs to run {entry.get('name')!r}, not to {file.config.name!r}: use its run file"

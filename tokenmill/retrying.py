@@ -1,10 +1,11 @@
 """`tokenmill retry`: rejected prompts back into the run."""
 
 import time
+from typing import Any
 
 import click
 
-from budget import verbs
+from budget import connections, keys, runbook, verbs
 from budget.errors import UserProblem
 from budget.ledger import Ledger
 from results.summary import rejected_now
@@ -35,9 +36,24 @@ def retry(file: RunFile, connection: "Connection | None", datasets: list[str], r
         click.echo(f"they are tried at the next start: tokenmill run {file.path}")
 
 
+def _make_known(ledger: Ledger, dataset: str, jobs: list[str]) -> None:
+    """In a Redis that the files were not seeded into, such as one that was started for this alone.
+
+    Elsewhere the ledger knows more than rejected.jsonl, which the collector may not have written to its end:
+    a prompt that was brought back and answered since would be taken for rejected again.
+    """
+    client: Any = ledger.connection
+    if runbook.is_ready(client):
+        return
+    with connections.translated():
+        known = client.hmget(keys.done(dataset), jobs)
+    unknown = [(job, 0, False) for job, tokens in zip(jobs, known, strict=True) if tokens is None]
+    if unknown:
+        ledger(verbs.seed(dataset=dataset, entries=unknown))
+
+
 def _bring_back(ledger: Ledger, dataset: str, prompts: list[tuple[str, str]]) -> int:
-    # In a server that was started for this alone, the rejections may not be known yet.
-    ledger(verbs.seed(dataset=dataset, entries=[(job, 0, False) for job, _ in prompts]))
+    _make_known(ledger, dataset, [job for job, _ in prompts])
     at = round(time.time(), 3)
     lines = [
         (job, pack_lines([encode_line({"id": prompt, "retried": True, "job": job, "at": at})]))

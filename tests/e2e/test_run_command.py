@@ -152,6 +152,19 @@ def test_the_last_line_of_json_is_the_documented_status(local_job: Job) -> None:
     job.check()
 
 
+def test_rows_taken_out_of_the_prompts_are_a_note_and_no_difference(job: Job) -> None:
+    job.dataset("A1", prompts("A1", 30), max_tokens=500)
+    simulated(job)
+    assert job.write().call("run").code == 0
+    answered = {line["id"] for line in job.lines("A1")}
+    assert len(answered) < 25
+    job.dataset("A1", [row for row in prompts("A1", 30) if row["id"] in answered], max_tokens=500)
+    assert job.write().call("run").code == 0
+    verdict = job.call("verify")
+    assert verdict.code == 0, verdict.out
+    assert "rows were taken out" in verdict.out
+
+
 def test_ctrl_c_drains_and_the_same_command_continues(local_job: Job) -> None:
     job = local_job
     three_datasets(job, 60, max_tokens=1_000_000)
