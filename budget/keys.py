@@ -10,7 +10,10 @@ RQ's own keys are RQ's; they are named here only because our scripts must be han
 | `run:seen` | string | renew, reclaim, collector, producer | half a lease |
 | `claim:<worker>` | string | claim | a lease |
 | `lock:producer:<dataset>`, `lock:collector` | string | their owners | a lease |
-| `server:<url>` | hash | workers | the run's |
+| `run:servers` | hash | `servers add`, `drain`, `remove`: url -> use, drain or remove | the run's |
+| `server:<url>` | hash | workers; `down_since` (Redis TIME, ms) only while it is at fault | the run's |
+| `probe:<url>` | string | the worker whose turn it is to try a server at fault | until the next try is due |
+| `suspect:<url>` | string | the worker that has a suspect in flight there | a lease |
 | `budget:<dataset>:spent` | string | commit and seed by INCRBY; recount sets it | the run's |
 | `budget:<dataset>` | hash | every verb, `budget set` | the run's |
 | `budget:<dataset>:done` | hash | commit, reject, retry, seed | the run's |
@@ -26,6 +29,7 @@ RUN = "run"
 READY = "run:ready"
 SEEN = "run:seen"
 RATES = "run:rates"
+SERVERS = "run:servers"
 COLLECTOR_LOCK = "lock:collector"
 RQ_QUEUES = "rq:queues"
 RQ_SUSPENDED = "rq:suspended"
@@ -42,6 +46,14 @@ def producer_lock(dataset: str) -> str:
 
 def server(url: str) -> str:
     return f"server:{url}"
+
+
+def probe(url: str) -> str:
+    return f"probe:{url}"
+
+
+def suspect(url: str) -> str:
+    return f"suspect:{url}"
 
 
 def budget(dataset: str) -> str:

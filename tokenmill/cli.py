@@ -26,6 +26,7 @@ from tokenmill import __version__, logs
 if TYPE_CHECKING:
     import redis
 
+    from budget.fleet import Wish
     from tokenmill.runfile import RunFile
 
 log = logging.getLogger("tokenmill.run")
@@ -265,101 +266,21 @@ def work(
     wait_s: float,
 ) -> None:
     """Start workers, at any time, on any machine; they leave when all datasets are finished."""
-    url = _redis_url(file, needed_by="work")
+    from tokenmill.crew import Work
     from workers import addresses
 
-    urls = addresses.checked(servers, "--server") or file.config.servers
-    if not urls:
-        raise UserProblem(
-            "the run file names no SGLang server: name one in [sglang] servers or with --server; `tokenmill sim` "
-            "starts a simulated one"
-        )
-    if number * len(urls) == 1:
-        metrics = None if metrics_port is None else (metrics_host, metrics_port)
-        _work_here(file, url, urls[0], concurrency, name, metrics, stay, wait_s)
-    else:
-        metrics = None if metrics_port is None else (metrics_host, metrics_port)
-        _work_in_children(file, url, urls, number, overrides, concurrency, metrics, stay, wait_s)
-
-
-def _work_here(
-    file: "RunFile",
-    url: str,
-    server: str,
-    concurrency: int | None,
-    name: str | None,
-    metrics: tuple[str, int] | None,
-    stay: bool,
-    wait_s: float,
-) -> None:
-    from budget import connections
-    from workers.async_worker import AsyncWorker, new_name
-    from workers.metrics import Exporter
-
-    name = name or new_name()
-    exporter = None if metrics is None else Exporter(name, *metrics)
-    connection = connections.connect(url)
-    queues = [dataset.name for dataset in file.config.datasets]
-    with connections.translated_at_start(url, wait_s):
-        worker = AsyncWorker(
-            queues,
-            name=name,
-            connection=connection,
-            servers=[server],
-            concurrency=concurrency or file.config.concurrency,
-            stay=stay,
-            wait_s=wait_s,
-            exporter=exporter,
-        )
-    worker.work()
-    if worker.problem is not None:
-        raise worker.problem
-
-
-def _work_in_children(
-    file: "RunFile",
-    url: str,
-    urls: list[str],
-    number: int,
-    overrides: tuple[str, ...],
-    concurrency: int | None,
-    metrics: tuple[str, int] | None,
-    stay: bool,
-    wait_s: float,
-) -> None:
-    from tokenmill.children import Child, wait_all, worst_exit
-
-    sets = [part for override in overrides for part in ("--set", override)]
-    options = [*sets, "--wait", str(wait_s), *(["--stay"] if stay else [])]
-    if concurrency:
-        options += ["--concurrency", str(concurrency)]
-    places = [(server, index) for server in urls for index in range(number)]
-    children = [
-        Child(
-            f"worker-{server}-{index}",
-            ["work", str(file.path), "--server", server, *options, *_metrics_of(metrics, place)],
-            None,
-            environment.for_child(redis_url=url),
-        )
-        for place, (server, index) in enumerate(places)
-    ]
-
-    def forward(*_: Any) -> None:
-        for child in children:
-            child.interrupt()
-
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signal_number, forward)
-    wait_all(children)
-    sys.exit(worst_exit(children))
-
-
-def _metrics_of(metrics: tuple[str, int] | None, place: int) -> list[str]:
-    """The options of the process at that place: each has a port of its own."""
-    if metrics is None:
-        return []
-    host, port = metrics
-    return ["--metrics-host", host, "--metrics-port", str(port + place if port else 0)]
+    Work(
+        file,
+        _redis_url(file, needed_by="work"),
+        own=addresses.checked(servers, "--server"),
+        overrides=overrides,
+        number=number,
+        concurrency=concurrency,
+        name=name,
+        metrics=None if metrics_port is None else (metrics_host, metrics_port),
+        stay=stay,
+        wait_s=wait_s,
+    ).run()
 
 
 @cli.command()
@@ -428,6 +349,51 @@ def budget_set(file: "RunFile", dataset: str, tokens: str) -> None:
 
     _known(file, (dataset,))
     caps.change(file, _connection(file), dataset, tokens)
+
+
+@cli.group(invoke_without_command=True)
+@click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml")
+@set_option
+@click.pass_context
+def servers(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -> None:
+    """Show the servers, or change them while the run goes on: servers RUN.toml add|drain|remove URL."""
+    from tokenmill import fleet, runfile
+
+    logs.configure()
+    file = runfile.load(run_toml, overrides)
+    context.obj = file
+    if context.invoked_subcommand is None:
+        fleet.show(file, _connection(file, only_look=True))
+
+
+def _change_server(file: "RunFile", url: str, word: "Wish") -> None:
+    from tokenmill import fleet
+
+    fleet.change(file, _connection(file), url, word)
+
+
+@servers.command("add")
+@click.argument("url")
+@click.pass_obj
+def servers_add(file: "RunFile", url: str) -> None:
+    """Use the server at URL from now on; also one that was drained or removed."""
+    _change_server(file, url, "use")
+
+
+@servers.command("drain")
+@click.argument("url")
+@click.pass_obj
+def servers_drain(file: "RunFile", url: str) -> None:
+    """Send nothing new to the server at URL; what is in flight there finishes."""
+    _change_server(file, url, "drain")
+
+
+@servers.command("remove")
+@click.argument("url")
+@click.pass_obj
+def servers_remove(file: "RunFile", url: str) -> None:
+    """Drain the server at URL and take it off the run's list; its workers leave."""
+    _change_server(file, url, "remove")
 
 
 @cli.command()

@@ -26,6 +26,7 @@ from budget.errors import Exit, OutsideFault, Problem
 from results import reporting
 from tokenmill import screen, status, view
 from tokenmill.children import Child
+from tokenmill.crew import LOOK_S, Crew, servers_now
 from tokenmill.embedded import EmbeddedRedis
 from tokenmill.runfile import RunFile, RunFileProblem, refuse_unknown
 from workers.simulator.config import SimulatorConfig
@@ -69,12 +70,16 @@ class LocalRun:
         self.file = file
         self.config = file.config
         self._overrides = overrides
-        self._workers = workers
         self._wait_s = wait_s
         self._as_json = as_json
         self._console = console
         self._children: list[Child] = []
         self._crew: list[Child] = []
+        self._crew_of_servers = Crew(self._start_worker, workers)
+        self._base: list[str] = []
+        self._joined: set[Child] = set()
+        self._next_look = 0.0
+        self._are_started = False
         self._collector: Child | None = None
         self._producer: Child | None = None
         self._simulator: SimulatorProcess | None = None
@@ -132,19 +137,44 @@ class LocalRun:
         return child
 
     def _start_workers(self) -> None:
-        servers = self.config.servers
-        if not servers:
+        self._base = self.config.servers
+        assert self._connection is not None
+        servers = servers_now(self._connection, self._base)
+        if servers is None:
+            servers = self._base
+        if not servers and not self._base:
             self._simulator = SimulatorProcess.start(simulator_config(self.file))
-            servers = [self._simulator.url]
+            self._base = servers = [self._simulator.url]
             self._say("no SGLang server is named: started the simulated one, whose answers have no meaning")
-        for server in servers:
-            for _ in range(self._workers):
-                name = f"worker-{len(self._crew) + 1}"
-                self._crew.append(self._child(name, ["work"], ("--server", server)))
+        self.simulated = self._simulator is not None
+        self._are_started = True
+        self._crew_of_servers.follow(servers)
+        if not servers:
+            self._say(
+                "all servers of the run were removed from it: `tokenmill servers RUN.toml add URL` brings one back"
+            )
         if not self._as_json:
             self._say(
                 f"queue depths and workers, in another terminal: rq info --url {connections.without_secret(self._url)}"
             )
+
+    def _start_worker(self, server: str) -> Child:
+        child = self._child(f"worker-{len(self._crew) + 1}", ["work"], ("--server", server))
+        self._crew.append(child)
+        return child
+
+    def _follow_servers(self) -> None:
+        """Workers for servers that join in mid-run. One that fails ends nothing but itself."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_S
+        assert self._connection is not None
+        servers = servers_now(self._connection, self._base)
+        if servers is None:
+            return
+        for child in self._crew_of_servers.follow(servers):
+            self._joined.add(child)
+            self._say(f"a server joins the run: started {child.name}")
 
     # -- going on
 
@@ -162,7 +192,9 @@ class LocalRun:
             if self._signals or self._is_out_of_time():
                 self._wind_down(show)
                 return
-            if not self._crew and self._has_work():
+            if self._are_started:
+                self._follow_servers()
+            elif self._has_work():
                 self._start_workers()
             time.sleep(POLL_S)
 
@@ -173,6 +205,11 @@ class LocalRun:
         if child.killed and child.restarts < MAX_RESTARTS:
             self._say(f"{child.name} was killed (signal {-child.process.returncode}): started again")
             child.restart()
+        elif child in self._joined:
+            self._joined.discard(child)
+            self._children.remove(child)
+            if child.killed or child.exit is not Exit.DONE:
+                self._say(f"{child.name} left: {child.last_words()}")
         elif child.killed or child.exit is not Exit.DONE:
             raise ChildFailed(child)
 

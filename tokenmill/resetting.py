@@ -10,7 +10,7 @@ from budget.errors import Refused
 from tokenmill.caps import Connection
 from tokenmill.runfile import RunFile
 
-PATTERNS = ("budget:*", "results:*", "claim:*", "lock:*", "server:*", "rq:*", "run", "run:*")
+PATTERNS = ("budget:*", "results:*", "claim:*", "lock:*", "server:*", "probe:*", "suspect:*", "rq:*", "run", "run:*")
 
 
 def reset(file: RunFile, connection: "Connection | None", *, sure: bool) -> None:

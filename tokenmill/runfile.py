@@ -49,6 +49,7 @@ class _Model(msgspec.Struct, kw_only=True):
 
 class _Sglang(msgspec.Struct, kw_only=True):
     servers: list[str] = []
+    any_weights: bool = False
     concurrency: int = 64
     answer_s: float | None = None
 
@@ -182,6 +183,7 @@ def _resolve(tables: dict[str, Any], file: Path) -> RunConfig:
         chat_template_kwargs=model.chat_template_kwargs,
         special_tokens_in_text=model.special_tokens_in_text,
         servers=_servers(sglang.servers, file),
+        any_weights=sglang.any_weights,
         concurrency=sglang.concurrency,
         answer_s=sglang.answer_s,
         timing=timing,

@@ -9,7 +9,7 @@ from typing import Any
 import redis
 from rq.utils import utcparse
 
-from budget import connections, keys, snapshot
+from budget import connections, fleet, keys, snapshot
 from budget.damage import shown_number
 from budget.snapshot import DatasetState, RunState
 from results.folder import OutputFolder
@@ -43,9 +43,10 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
         pipe.mget(keys.COLLECTOR_LOCK, keys.RQ_SUSPENDED, *map(keys.producer_lock, names))
         # One command for all workers: their list, and of each hash in it these fields.
         pipe.sort(keys.RQ_WORKERS, by="nosort", get=["#", *(f"*->{field}" for field in _WORKER)], groups=True)
+        pipe.hgetall(keys.SERVERS)
         answers: list[Any] = pipe.execute()
     state = snapshot.parse(names, answers[:size])
-    rates, (collector, suspended, *producers), rows = answers[size:]
+    rates, (collector, suspended, *producers), rows, said = answers[size:]
     workers = _workers(rows)
     # Without its collector a rate is the one of a minute long ago.
     speeds = [shown_number(rate) if collector else 0.0 for rate in rates]
@@ -63,7 +64,7 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
         sglang="simulated" if simulated else "real",
         datasets=datasets,
         workers=workers,
-        servers=_servers(connection, config, workers),
+        servers=_servers(connection, config, workers, fleet.said(said)),
         generated_tokens=state.total_spent + wasted,
         wasted_tokens=wasted,
         suspended=suspended is not None,
@@ -203,24 +204,35 @@ def _is_fresh(seen: bytes | None) -> bool:
         return False
 
 
-def _servers(connection: "redis.Redis", config: RunConfig, workers: list[WorkerStatus]) -> list[ServerStatus]:
-    urls = dict.fromkeys([*config.servers, *(url for worker in workers for url in worker.server.split(",") if url)])
+def _servers(
+    connection: "redis.Redis", config: RunConfig, workers: list[WorkerStatus], wishes: dict[str, fleet.Wish]
+) -> list[ServerStatus]:
+    used = [url for worker in workers for url in worker.server.split(",") if url]
+    urls = dict.fromkeys([*fleet.members(config.servers, wishes), *used])
+    fields = ("state", "running", "waiting", "tokens_per_s", "reason", "seen", "down_since")
     client: Any = connection
     with connections.translated(), client.pipeline(transaction=False) as pipe:
         for url in urls:
-            pipe.hmget(keys.server(url), "state", "running", "waiting", "tokens_per_s", "reason", "seen")
+            pipe.hmget(keys.server(url), *fields)
         rows: list[list[bytes | None]] = pipe.execute()
-    found: list[ServerStatus] = []
-    for url, (state, running, waiting, rate, reason, seen) in zip(urls, rows, strict=True):
-        fresh = _is_fresh(seen)
-        found.append(
-            ServerStatus(
-                url=url,
-                state="up" if fresh and state == b"up" else "down",
-                running=int(shown_number(running)) if fresh else 0,
-                waiting=int(shown_number(waiting)) if fresh else 0,
-                tokens_per_s=shown_number(rate) if fresh else 0.0,
-                reason=_text(reason) if fresh else "no worker uses it",
-            )
-        )
-    return found
+    return [
+        _server(url, dict(zip(fields, row, strict=True)), drained=wishes.get(url, "use") != "use")
+        for url, row in zip(urls, rows, strict=True)
+    ]
+
+
+def _server(url: str, told: dict[str, bytes | None], *, drained: bool) -> ServerStatus:
+    """One server by what its workers told last; one that they found at fault is down, whatever each has seen since."""
+    fresh = _is_fresh(told["seen"])
+    up = fresh and told["down_since"] is None and told["state"] == b"up"
+    reason = "" if up else _text(told["reason"])
+    if not fresh and told["down_since"] is None:
+        reason = "no worker uses it"
+    return ServerStatus(
+        url=url,
+        state="draining" if drained else "up" if up else "down",
+        running=int(shown_number(told["running"])) if up else 0,
+        waiting=int(shown_number(told["waiting"])) if up else 0,
+        tokens_per_s=shown_number(told["tokens_per_s"]) if up else 0.0,
+        reason=reason,
+    )

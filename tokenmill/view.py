@@ -13,7 +13,7 @@ import msgspec
 from rich.table import Table
 
 from results.report import Report
-from tokenmill.state import DatasetStatus, Status
+from tokenmill.state import DatasetStatus, ServerStatus, Status
 from workers.contracts import Record
 
 
@@ -38,6 +38,16 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02}s"
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+def server_line(server: ServerStatus) -> str:
+    """One server and how it is."""
+    if server.state == "down":
+        return f"{server.url}: down, {server.reason}"
+    busy = f"{server.running} running, {server.waiting} waiting, {tokens(round(server.tokens_per_s))} tok/s"
+    if server.state == "up":
+        return f"{server.url}: {busy}"
+    return f"{server.url}: draining, {server.reason or busy}"
 
 
 def log_lines(status: Status) -> str:

@@ -18,23 +18,24 @@ from typing import Any
 
 import redis
 from rq.serializers import JSONSerializer
-from rq.utils import now, utcformat
-from rq.worker import BaseWorker, WorkerStatus
-from rq.worker_registration import register
+from rq.worker import BaseWorker
 
-from budget import connections, environment, keys, process, snapshot, sweep
+from budget import connections, environment, process, snapshot, sweep
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Interrupted, Problem
-from budget.ledger import AsyncLedger, Ledger
+from budget.fleet import Board
+from budget.ledger import AsyncLedger
 from workers import addresses
 from workers.background import end
+from workers.beats import Beats
 from workers.complaints import Complaints
 from workers.contracts import RunConfig
 from workers.engine import Engine
-from workers.errors import RunFault, ServerAway
+from workers.errors import RunFault
+from workers.fleet import Fleet
 from workers.joining import Joined, agree_on_model, join
 from workers.metrics import Exporter
-from workers.servers import Server, Servers
+from workers.servers import PROBE_S, Servers
 from workers.sglang import Client, Model
 
 log = logging.getLogger("tokenmill.worker")
@@ -81,6 +82,11 @@ class AsyncWorker(BaseWorker):
         self._stopped_early = False
         self._is_born = False
         self._complain = Complaints()
+
+    @property
+    def signals(self) -> int:
+        """How often it was asked to end."""
+        return self._signals
 
     # -- RQ's side
 
@@ -206,9 +212,15 @@ class AsyncWorker(BaseWorker):
         client = Client(environment.sglang_api_key(), joined.longest_answer_s(datasets))
         redis_client = connections.async_twin(self.connection, CONNECTIONS)
         wake = asyncio.Event()
-        servers = Servers(client, self._servers(config), config.timing.retry_ms / 1000, wake.set)
+        timing = config.timing
+        servers = Servers(
+            client, self._servers(config), timing.retry_ms / 1000, wake.set,
+            most=slots, probe_s=min(PROBE_S, timing.stall_ms / 1000),
+        )  # fmt: skip
+        board = Board(redis_client, self.name, timing.lease_ms)
+        fleet = self._fleet(joined, servers, board, datasets)
         try:
-            await self._await_a_server(servers, joined, datasets)
+            await fleet.start(self._wait_s, lambda: self._signals > 0)
             if self._signals:
                 return
             engine = self._engine = Engine(
@@ -220,19 +232,21 @@ class AsyncWorker(BaseWorker):
                 concurrency=slots,
                 stay=self._stay,
                 finished=lambda: self._all_finished(config, datasets),
+                board=board,
             )
             engine.changed = wake
             if self._exporter is not None:
                 self._exporter.engine = engine
             if config.max_hours is not None:
                 asyncio.get_running_loop().call_later(config.max_hours * 3600, self._on_time_over, config.max_hours)
-            beats = asyncio.create_task(self._beat_for_ever(engine, config))
-            beats.add_done_callback(engine.ended)
+            beats = Beats(self, engine, fleet, config)
+            beating = asyncio.create_task(beats.go_on_for_ever())
+            beating.add_done_callback(engine.ended)
             try:
                 await engine.run()
             finally:
-                await end(beats)
-                await asyncio.to_thread(self._tell_waste, engine)
+                await end(beating)
+                await asyncio.to_thread(beats.tell_waste)
         finally:
             await servers.close()
             await client.close()
@@ -245,45 +259,28 @@ class AsyncWorker(BaseWorker):
                              "in [sglang] servers or with --server")  # fmt: skip
         return urls
 
-    async def _await_a_server(self, servers: Servers, joined: Joined, datasets: list[str]) -> None:
-        """Check all servers; wait for the first that is up. The others are asked again in the background."""
+    def _fleet(self, joined: Joined, servers: Servers, board: Board, datasets: list[str]) -> Fleet:
         samplings: list[dict[str, Any]] = []
         for name in datasets:
             if (sampling := joined.sampling(name)) not in samplings:
                 samplings.append(sampling)
-        deadline = asyncio.get_running_loop().time() + self._wait_s
-        said = False
-        servers.check_again = lambda server: self._check(server, servers, joined, samplings)
-        while not self._signals:
-            for server in servers.all:
-                server.reason = await servers.check_again(server) or ""
-                server.up = not server.reason
-            if servers.up:
-                for server in servers.all:
-                    if not server.up:
-                        server.up = True  # so that the fault is said, and the server asked again until it is up
-                        servers.fault(server, server.reason)
-                return
-            sentence = "; ".join(f"{server.url}: {server.reason}" for server in servers.all)
-            if asyncio.get_running_loop().time() > deadline:
-                raise ServerAway(f"no SGLang server can be reached ({sentence}): start one, or mend [sglang] servers")
-            if not said:
-                log.info("waiting for a server (%s)", sentence)
-                said = True
-            await asyncio.sleep(min(0.5, self._wait_s / 10))
 
-    async def _check(
-        self, server: Server, servers: Servers, joined: Joined, samplings: list[dict[str, Any]]
-    ) -> str | None:
-        problem = await servers.check(server, joined.facts, samplings)
-        if problem is None and server.model is not None:
-            model = server.model
-            await self._when_allowed(lambda: self._agree_on(model, server.url))
-        return problem
+        async def agree(model: Model, url: str, patient: bool) -> None:
+            def step() -> None:
+                with connections.translated():
+                    agree_on_model(self.connection, model, url, any_weights=joined.config.any_weights)
 
-    def _agree_on(self, model: Model, url: str) -> None:
-        with connections.translated():
-            agree_on_model(self.connection, model, url)
+            await (self._when_allowed(step) if patient else asyncio.to_thread(step))
+
+        return Fleet(
+            servers,
+            [server.url for server in servers.all],
+            board,
+            own=bool(self._own_servers or environment.worker_servers()),
+            facts=joined.facts,
+            samplings=samplings,
+            agree=agree,
+        )
 
     async def _when_allowed(self, step: Callable[[], None]) -> None:
         """Run a step of the start, however long Redis is full or away.
@@ -307,83 +304,6 @@ class AsyncWorker(BaseWorker):
     def _all_finished(self, config: RunConfig, datasets: list[str]) -> bool:
         state = snapshot.read(self.connection, [dataset.name for dataset in config.datasets])
         return state.all_finished(datasets)
-
-    # -- being seen
-
-    async def _beat_for_ever(self, engine: Engine, config: RunConfig) -> None:
-        """Heartbeat and state for RQ and status; now and then the sweep for dead workers."""
-        names = [dataset.name for dataset in config.datasets]
-        ledger = Ledger(self.connection)
-        period = min(config.timing.renew_ms / 1000, 2.0)
-        since_sweep = math.inf
-        while True:
-            for server in engine.servers.up:
-                await engine.servers.measure(server)
-            engine.say_what_is_quiet()
-            await self._ignoring_redis(lambda: self._beat(engine))
-            if since_sweep >= config.timing.sweep_ms / 1000:
-                since_sweep = 0.0
-                await self._ignoring_redis(lambda: self._sweep(ledger, names, config.timing.lease_ms))
-            await asyncio.sleep(period)
-            since_sweep += period
-
-    async def _ignoring_redis(self, step: Callable[[], None]) -> None:
-        try:
-            await asyncio.to_thread(step)
-        except (RedisAway, RedisRefuses):
-            return  # the engine says so; this is only for being seen
-
-    def _sweep(self, ledger: Ledger, names: list[str], lease_ms: int) -> None:
-        for death in sweep.sweep(ledger, names, lease_ms):
-            log.warning("%s", sweep.sentence(death))
-
-    def _beat(self, engine: Engine) -> None:
-        state = WorkerStatus.BUSY if engine.flights else WorkerStatus.IDLE
-        if engine.suspended:
-            state = WorkerStatus.SUSPENDED
-        client: Any = self.connection
-        with connections.translated(), client.pipeline(transaction=False) as pipe:
-            if not client.exists(self.key):  # Redis was emptied, or this process was frozen for long
-                pipe.hset(self.key, mapping={**self.serialize(), sweep.PROCESS_FIELD: process.identity()})
-                register(self, pipe)
-            self.set_state(state, pipe)
-            pipe.hset(
-                self.key,
-                mapping={
-                    "in_flight": len(engine.flights),
-                    "slots": engine.slots,
-                    "servers": ",".join(s.url for s in engine.servers.all),
-                },
-            )
-            self.heartbeat(pipeline=pipe)
-            for server in engine.servers.all:
-                pipe.hset(
-                    keys.server(server.url),
-                    mapping={
-                        "state": "up" if server.up else "down",
-                        "reason": server.reason,
-                        "seen": utcformat(now()),
-                        "running": server.running,
-                        "waiting": server.waiting,
-                        "tokens_per_s": f"{server.throughput:.1f}",
-                    },
-                )
-            self._waste_to(pipe, engine)
-            pipe.execute()
-
-    def _waste_to(self, pipe: Any, engine: Engine) -> None:
-        """Absolute numbers under this worker's name, so that saying them twice counts them once."""
-        for dataset, tokens in engine.wasted.items():
-            pipe.hset(keys.wasted(dataset), self.name, tokens)
-
-    def _tell_waste(self, engine: Engine) -> None:
-        client: Any = self.connection
-        try:
-            with connections.translated(), client.pipeline(transaction=False) as pipe:
-                self._waste_to(pipe, engine)
-                pipe.execute()
-        except (RedisAway, RedisRefuses) as problem:
-            log.warning("could not note the last wasted tokens: %s", problem)
 
 
 def new_name() -> str:

@@ -18,7 +18,7 @@ from workers import outcomes
 from workers.chat import Unrenderable
 from workers.contracts import NO_TOOLS, Message, Payload, Record
 from workers.rendering import Turns
-from workers.servers import Server
+from workers.server import Server
 from workers.sglang import Broken, Client
 from workers.thinking import Thinking
 
@@ -109,9 +109,13 @@ class Attempt:
     @property
     def probable_tokens(self) -> int:
         """Tokens made so far: those of finished turns, and of the turn in flight its seconds at the server's speed."""
+        return self.probable_tokens_at(time.monotonic())
+
+    def probable_tokens_at(self, moment: float) -> int:
+        """The same, had nothing been made since `moment` (of the monotonic clock)."""
         if self._turn_started is None:
             return self.done_tokens
-        return self.done_tokens + int((time.monotonic() - self._turn_started) * self.server.speed)
+        return self.done_tokens + int(max(0.0, moment - self._turn_started) * self.server.speed)
 
     async def give_up(self) -> None:
         """Tell the server to stop; for an attempt that was cancelled."""
@@ -149,6 +153,7 @@ class Attempt:
                 await asyncio.shield(self.give_up())
             outcome = outcomes.sort_broken(broken)
         else:
+            self.server.hear()
             if failpoints.ACTIVE:
                 failpoints.hit("after_http", self._lease.job)
             outcome = outcomes.sort_answer(status, answer)

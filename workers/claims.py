@@ -3,7 +3,7 @@
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rq.utils import now, utcformat
@@ -13,7 +13,6 @@ from budget.connections import RedisAway, RedisRefuses
 from budget.ledger import AsyncLedger
 from budget.verbs import Claimed
 from workers.contracts import RunConfig
-from workers.flight import Flight
 from workers.reservations import Reservations
 
 log = logging.getLogger("tokenmill.worker")
@@ -54,14 +53,14 @@ class Claims:
         self._unanswered: verbs.Call[Claimed] | None = None
         self._remembered_until = 0.0
 
-    async def take(self, k: int, flights: Iterable[Flight]) -> Claimed | None:
-        """Up to `k` jobs beside the `flights` under way; None where none can be had for now, which has been said.
+    async def take(self, k: int, *, holds_suspect: bool) -> Claimed | None:
+        """Up to `k` jobs, a suspect only where none is held; None where none can be had for now, which has been said.
 
         A claim that was not answered may have been carried out: it is repeated, nonce and all, while Redis
         remembers it.
         """
         if self._unanswered is None or time.monotonic() > self._remembered_until:
-            self._unanswered = self._call(k, flights)
+            self._unanswered = self._call(k, holds_suspect=holds_suspect)
             self._remembered_until = time.monotonic() + self._config.timing.lease_ms / 2000
         if failpoints.ACTIVE:
             failpoints.hit("before_claim")
@@ -83,7 +82,7 @@ class Claims:
             self._complain("too many results wait for the collector: claiming nothing until it has written them")
         return claimed
 
-    def _call(self, k: int, flights: Iterable[Flight]) -> "verbs.Call[Claimed]":
+    def _call(self, k: int, *, holds_suspect: bool) -> "verbs.Call[Claimed]":
         self._turn += 1
         order = self._reservations.order(self._datasets, self._turn)
         return verbs.claim(
@@ -95,7 +94,7 @@ class Claims:
             admission=self._config.admission,
             reservations=[self._reservations.first(name) for name in order],
             lease_ms=self._config.timing.lease_ms,
-            holds_suspect=any(flight.lease.suspect for flight in flights),
+            holds_suspect=holds_suspect,
             max_waiting=self._config.max_waiting_results,
             now=utcformat(now()),
         )

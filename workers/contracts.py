@@ -28,14 +28,14 @@ Message = dict[str, Any]
 class Timing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every interval that recovery depends on, in milliseconds; down to 100 ms for tests.
 
-    `quiet_ms`: when a worker says that a server answers nothing of what it has.
+    `stall_ms`: how long a server may answer none of the requests that it has, until it is asked for one token.
     """
 
     lease_ms: int = 30_000
     renew_ms: int = 10_000
     sweep_ms: int = 10_000
     retry_ms: int = 1_000
-    quiet_ms: int = 300_000
+    stall_ms: int = 120_000
 
 
 class DatasetConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,8 +59,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The run as all its parts know it: the run file, checked and resolved; stored in Redis as JSON.
 
     No secret is in it. Paths are resolved against `base`, the run file's folder; `servers` is empty
-    only where the run file names none. `answer_s` is the longest that a request may take, in seconds;
-    None: a second for each token asked for, and never less than ten minutes.
+    only where the run file names none. `any_weights`: servers whose weight versions differ may take part.
+    `answer_s` is the longest that a request may take, in seconds; None: a second for each token asked for, and
+    never less than ten minutes.
     """
 
     name: str
@@ -76,6 +77,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] = {}
     special_tokens_in_text: bool = False
     servers: list[str] = []
+    any_weights: bool = False
     simulated: bool = False
     concurrency: int = 64
     answer_s: float | None = None

@@ -1,36 +1,35 @@
 """The worker's event loop: slots filled from `claim`, leases renewed, answers settled.
 
 Every slot is one request in flight; they are all filled from one atomic claim, which is repeated the
-moment a slot falls free. What was generated reaches the ledger before anything else happens to it:
-a settlement is never cancelled, and waits for a Redis that is away as long as it takes.
+moment a slot falls free, for as many as the servers have room for. How a flight ends is in `workers.endings`.
 """
 
 import asyncio
 import logging
 import random
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
-from budget import failpoints, verbs
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import OwnFault, Problem
+from budget.fleet import Board
 from budget.ledger import AsyncLedger
 from budget.verbs import Claimed, Lease
-from workers import outcomes
-from workers.attempt import Attempt, Completion
+from workers.attempt import Attempt
 from workers.background import end
 from workers.claims import Claims
 from workers.complaints import Complaints
-from workers.contracts import HostileJob, decode_job_data
-from workers.errors import RunFault
+from workers.contracts import HostileJob, Payload, decode_job_data
+from workers.endings import Endings
 from workers.flight import Flight
 from workers.joining import Joined
 from workers.leases import Leases
 from workers.rendering import Turns
-from workers.servers import Server, Servers
-from workers.settlement import Settlement, hostile, settle
-from workers.stubborn import Stubborn
+from workers.server import Server
+from workers.servers import Servers
+from workers.settlement import hostile
+from workers.stalls import Stalls
+from workers.suspects import Suspects
 
 log = logging.getLogger("tokenmill.worker")
 
@@ -58,13 +57,13 @@ class Engine:
         concurrency: int,
         stay: bool,
         finished: Callable[[], bool],
+        board: Board | None = None,
     ) -> None:
         self.worker = worker
         self.joined = joined
         self.config = joined.config
         self.datasets = datasets
         self.flights: dict[str, Flight] = {}
-        self.wasted: dict[str, int] = {}
         self.fatal: Problem | None = None
         self.changed = asyncio.Event()
         self.servers = servers
@@ -74,11 +73,20 @@ class Engine:
         self._finished = finished
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._settlings: set[asyncio.Task[None]] = set()
+        self._seats: dict[str, Server] = {}
         self._abandoned = False
         self._complain = Complaints()
-        self._quiet = Complaints()
-        self._stubborn = Stubborn()
+        self.suspects = Suspects(servers, board)
+        self.endings = Endings(
+            worker=worker,
+            config=joined.config,
+            ledger=ledger,
+            servers=servers,
+            suspects=self.suspects,
+            complain=self._complain,
+            end_run=self._end_run,
+        )
+        self._stalls = Stalls(servers, joined.config.timing.stall_ms / 1000, self._give_up_all)
         self._turns = Turns(joined.config)
         self._leases = Leases(
             worker=worker,
@@ -109,23 +117,10 @@ class Engine:
         """Requests it may have in flight."""
         return self._concurrency
 
-    def say_what_is_quiet(self) -> None:
-        """A request may take long, but nobody should have to guess why nothing comes back."""
-        quiet_s = self.config.timing.quiet_ms / 1000
-        if quiet := self.servers.quiet(quiet_s):
-            self._quiet("; ".join(self._about_quiet(server) for server in quiet))
-
-    def _about_quiet(self, server: Server) -> str:
-        lasted = time.monotonic() - server.heard
-        reports = (
-            f"it reports {server.running} running and {server.waiting} waiting"
-            if server.measured
-            else "it does not say what it is doing"
-        )
-        return (
-            f"server {server.url} has answered none of the {server.in_flight} requests in flight for "
-            f"{lasted:.0f} s ({reports}): if it hangs, restart it, and they are sent again"
-        )
+    @property
+    def wasted(self) -> dict[str, int]:
+        """Tokens made in vain, by dataset."""
+        return self.endings.wasted
 
     # -- stopping
 
@@ -137,6 +132,7 @@ class Engine:
     def abandon(self) -> None:
         """Cold: give every job back at once."""
         self._abandoned = True
+        self.endings.leaving.set()
         self.stop()
         for task in self._tasks:
             task.cancel()
@@ -153,6 +149,18 @@ class Engine:
         flight.given_up = "done"
         self._cancel(flight.lease.job)
 
+    def _give_up_all(self, server: Server) -> None:
+        """The server answers nothing: its jobs go back, charged with nothing."""
+        for flight in list(self.flights.values()):
+            if flight.attempt.server is server and not flight.settling:
+                flight.given_up = "stalled"
+                self._cancel(flight.lease.job)
+
+    def _end_run(self, problem: Problem) -> None:
+        """The run itself is at fault: what is in flight finishes, then it is said."""
+        self.fatal = self.fatal or problem
+        self.stop()
+
     def _cancel(self, job: str) -> None:
         for task in self._tasks:
             if task.get_name() == job:
@@ -168,21 +176,18 @@ class Engine:
         """
         await self._leases.learn()
         renewing = asyncio.create_task(self._leases.keep_for_ever())
+        watching = asyncio.create_task(self._stalls.watch_for_ever())
         claiming = asyncio.create_task(self._claim_until_stopped())
-        for part in (renewing, claiming):
+        for part in (renewing, watching, claiming):
             part.add_done_callback(self.ended)
         try:
             await asyncio.wait([claiming])
             while self._tasks:
                 await asyncio.wait(self._tasks)
-            while self._settlings:
-                # Leaving at once, with Redis away: the leases run out by themselves.
-                patience = COLD_PATIENCE_S if self._abandoned else None
-                _, late = await asyncio.wait(self._settlings, timeout=patience)
-                if late and self._abandoned:
-                    break
+            # Leaving at once, with Redis away: the leases run out by themselves.
+            await self.endings.all_over(COLD_PATIENCE_S if self._abandoned else None)
         finally:
-            await end(renewing, claiming)
+            await end(renewing, watching, claiming)
         if self.fatal is not None:
             raise self.fatal
 
@@ -190,13 +195,17 @@ class Engine:
         pause = IDLE_FIRST_S
         while not self._stopping:
             self.changed.clear()
-            free = min(self._concurrency - len(self._tasks), CLAIM_BATCH)
-            if free <= 0 or not self.servers.up:
-                if not self.servers.up:
-                    self._complain(f"no server is up ({self.servers.why_down}): claiming nothing")
+            if not self.servers.up:
+                if await self._may_leave():
+                    return
                 await self._wait(IDLE_LONGEST_S)
                 continue
-            claimed = await self._claims.take(free, self.flights.values())
+            free = min(self._concurrency - len(self._tasks), CLAIM_BATCH, self.servers.room)
+            if free <= 0:
+                await self._wait(IDLE_LONGEST_S)
+                continue
+            no_suspect = self.suspects.are_unwelcome or any(flight.lease.suspect for flight in self.flights.values())
+            claimed = await self._claims.take(free, holds_suspect=no_suspect)
             if claimed is None:
                 await self._wait(IDLE_LONGEST_S)
                 continue
@@ -218,11 +227,20 @@ class Engine:
         except TimeoutError:
             return
 
+    async def _may_leave(self) -> bool:
+        """No server can be used: whether there is nothing to wait for, all servers removed or all datasets finished."""
+        if not self.servers.all:
+            log.info("all servers of this worker were removed from the run (`tokenmill servers`): leaving")
+            return True
+        self._complain(f"{self.servers.why_none}: claiming nothing")
+        return not self.flights and not self._stay and await self._is_finished()
+
     async def _is_over(self, claimed: Claimed) -> bool:
         """Drops what is left of complete datasets; True once everything is finished and nobody said to stay."""
-        complete = await self._claims.drop_rest(claimed, self.settled)
-        if self._stay or self.flights or not complete:
-            return False
+        complete = await self._claims.drop_rest(claimed, self.endings.settled)
+        return not (self._stay or self.flights or not complete) and await self._is_finished()
+
+    async def _is_finished(self) -> bool:
         try:
             return await asyncio.to_thread(self._finished)
         except (RedisAway, RedisRefuses):
@@ -231,12 +249,23 @@ class Engine:
     # -- one job
 
     def _launch(self, lease: Lease) -> None:
-        server = self.servers.choose()
-        task = asyncio.create_task(self._fly(lease, server), name=lease.job)
+        if not lease.suspect and (server := self.servers.choose()) is not None:
+            self._take_seat(lease, server)
+        task = asyncio.create_task(self._fly(lease), name=lease.job)
         self._tasks.add(task)
-        task.add_done_callback(self._landed)
+        task.add_done_callback(lambda task: self._landed(task, lease))
 
-    def _landed(self, task: asyncio.Task[None]) -> None:
+    def _take_seat(self, lease: Lease, server: Server) -> None:
+        self._seats[lease.token] = server
+        server.depart()
+
+    def _leave_seat(self, lease: Lease) -> None:
+        """Its request is over: another one may be sent there."""
+        if (server := self._seats.pop(lease.token, None)) is not None:
+            server.land()
+
+    def _landed(self, task: asyncio.Task[None], lease: Lease) -> None:
+        self._leave_seat(lease)
         self._tasks.discard(task)
         self.flights.pop(task.get_name(), None)
         self.changed.set()
@@ -254,20 +283,31 @@ class Engine:
         if not isinstance(error, Problem):
             log.debug("the fault in full", exc_info=error)
             error = OwnFault(error)
-        self.fatal = self.fatal or error
-        self.stop()
+        self._end_run(error)
 
-    async def _fly(self, lease: Lease, server: Server | None) -> None:
+    async def _fly(self, lease: Lease) -> None:
         try:
             payload = decode_job_data(lease.data)
             if payload.dataset != lease.dataset:
                 raise HostileJob(f"it is queued for {lease.dataset} but says {payload.dataset}")
             sampling = self.joined.sampling(payload.dataset)
         except HostileJob as hostility:
-            await self._conclude(lease, hostile(lease, str(hostility)))
+            await self.endings.conclude(lease, hostile(lease, str(hostility)))
             return
-        if server is None:  # the last one went down between claim and here
-            await self.settled(verbs.release(lease=lease, charge=""))
+        if not lease.suspect:
+            await self._request(lease, payload, sampling)
+            return
+        try:
+            if (server := await self.suspects.seat(lease.job)) is not None:
+                self._take_seat(lease, server)
+            await self._request(lease, payload, sampling)
+        finally:
+            await self.endings.to_the_end(self.suspects.unseat(lease.job))
+
+    async def _request(self, lease: Lease, payload: Payload, sampling: dict[str, Any]) -> None:
+        server = self._seats.get(lease.token)
+        if server is None:  # the last one went down between claim and here, or none may have a suspect now
+            await self.endings.release(lease)
             return
         attempt = Attempt(
             client=self.servers.client,
@@ -281,69 +321,12 @@ class Engine:
             thinking=self.joined.facts.thinking,
         )
         flight = self.flights[lease.job] = Flight(lease, payload, attempt, sampling)
-        server.begun()
         try:
             outcome = await attempt.run()
         except asyncio.CancelledError:
-            await self._to_the_end(self._given_up(flight))
+            await self.endings.to_the_end(self.endings.give_up(flight))
             return
         finally:
-            server.ended()
+            self._leave_seat(lease)
         flight.settling = True
-        await self._to_the_end(self._settle(flight, outcome))
-
-    async def _to_the_end(self, ending: Coroutine[Any, Any, None]) -> None:
-        """Await a settlement that goes on even if the flight is cancelled meanwhile."""
-        task = asyncio.create_task(ending)
-        self._settlings.add(task)
-        task.add_done_callback(self._settlings.discard)
-        await asyncio.shield(task)
-
-    async def _settle(self, flight: Flight, outcome: "Completion | outcomes.Outcome") -> None:
-        if isinstance(outcome, outcomes.ServerFault):
-            self.servers.fault(flight.attempt.server, outcome.detail)
-        if not isinstance(outcome, Completion):
-            outcome = self._stubborn.judged(flight, outcome)
-        if isinstance(outcome, outcomes.RunFault):
-            self.fatal = RunFault(f"server {flight.attempt.server.url} refuses every request: {outcome.detail}")
-            self.stop()
-        settlement = settle(outcome, lease=flight.lease, payload=flight.payload, worker=self.worker, config=self.config)
-        await self._conclude(flight.lease, settlement, generated=flight.attempt.done_tokens)
-
-    async def _conclude(self, lease: Lease, settlement: Settlement, generated: int = 0) -> None:
-        if failpoints.ACTIVE and settlement.kind == "commit":
-            failpoints.hit("before_commit", lease.job)
-        answer = await self.settled(settlement.call)
-        if failpoints.ACTIVE and settlement.kind == "commit":
-            failpoints.hit("after_commit", lease.job)
-        self._waste(lease.dataset, settlement.wasted)
-        if settlement.kind == "commit" and not answer[0]:
-            self._waste(lease.dataset, generated)  # another attempt's answer came first
-        elif settlement.kind != "commit":
-            log.info("%s %s of %s: %s", settlement.kind, lease.job, lease.dataset, settlement.detail)
-
-    async def _given_up(self, flight: Flight) -> None:
-        """A cancelled flight: done elsewhere, stopped by a person, or the worker leaves at once."""
-        self._waste(flight.lease.dataset, flight.age)
-        await flight.attempt.give_up()
-        if flight.given_up == "stopped":
-            rejected = outcomes.Reject("stopped", "stopped by a person")
-            settlement = settle(
-                rejected, lease=flight.lease, payload=flight.payload, worker=self.worker, config=self.config
-            )
-            await self.settled(settlement.call)
-        elif not flight.given_up:
-            await self.settled(verbs.release(lease=flight.lease, charge=""))
-
-    async def settled(self, call: verbs.Call[Any]) -> Any:
-        """Run a verb, however long Redis is away."""
-        while True:
-            try:
-                return await self._ledger(call)
-            except (RedisAway, RedisRefuses) as problem:
-                self._complain(f"{problem}; keeping what is generated until it answers")
-                await asyncio.sleep(self.config.timing.retry_ms / 1000 * random.uniform(0.5, 1.0))
-
-    def _waste(self, dataset: str, tokens: int) -> None:
-        if tokens:
-            self.wasted[dataset] = self.wasted.get(dataset, 0) + tokens
+        await self.endings.to_the_end(self.endings.settle(flight, outcome))

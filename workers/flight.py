@@ -22,8 +22,9 @@ class Flight:
         self.worst = worst_case(payload, sampling)
         self.reserved = 0
         server = attempt.server
-        self.answered_before, self.sent_before = server.answered, server.sent
-        self.began_alone = server.in_flight == 0
+        # It has been counted there as sent by now.
+        self.answered_before, self.sent_before = server.answered, server.sent - 1
+        self.began_alone = server.in_flight == 1
         self.settling = False
         self.given_up = ""
 

@@ -84,8 +84,10 @@ def join(
     return None
 
 
-def agree_on_model(connection: "redis.Redis", model: Model, url: str) -> None:
+def agree_on_model(connection: "redis.Redis", model: Model, url: str, *, any_weights: bool = False) -> None:
     """The first worker writes which model the run is made with; any other model is refused.
+
+    With `any_weights`, other weights of the same model are not.
 
     Raises:
         WrongModel: the server's model or weights are not the run's.
@@ -95,6 +97,8 @@ def agree_on_model(connection: "redis.Redis", model: Model, url: str) -> None:
     client.hsetnx(keys.RUN, "model", json.dumps(mine))
     text = client.hget(keys.RUN, "model").decode("utf-8", "replace")
     known = damage.decoded(text, dict[str, str], keys.RUN, "model")
+    if any_weights:
+        del mine["weight_version"]
     if found := runbook.differences(known, mine):
         raise WrongModel(
             f"server {url} is not the run's model ({'; '.join(found)}): restart it on that model and weights, or "

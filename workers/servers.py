@@ -1,121 +1,80 @@
-"""The SGLang servers of one worker: which are up, how busy, how fast, and why one is down.
-
-A server at fault is sent nothing until it passes all the checks of the start again, of which the last
-is a real one-token request: it may have come back with another model. Meanwhile its worker claims nothing
-for it, so an outage costs no prompt an attempt and the queue waits.
-"""
+"""The SGLang servers of one worker: which of them gets the next request, and what each must pass to get any."""
 
 import asyncio
+import contextlib
 import logging
-import random
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
-from budget.errors import Problem
 from workers import outcomes
-from workers.background import end
+from workers.breaker import Breaker
 from workers.contracts import TokenizerFacts
 from workers.errors import KeyRefused, RunFault, WrongModel
+from workers.limits import Loads
+from workers.server import FIRST_SPEED, Server
 from workers.sglang import Broken, Client, Model
+
+__all__ = ["Server", "Servers"]
 
 log = logging.getLogger("tokenmill.worker")
 
-LONGEST_PAUSE_S = 10.0
-# Tokens per second of one request until the first answer has been timed; only the forecast's start depends on it.
-FIRST_SPEED = 30.0
-# What an answer still counts in the speed when one more has been timed: about the last thirty decide.
-RECENT = 0.97
-
-
-class _Rank(msgspec.Struct):
-    num_running_reqs: float | None = None
-    num_waiting_reqs: float | None = None
-    gen_throughput: float | None = None
-
-
-class _Loads(msgspec.Struct):
-    """What is read of a server's answer to /v1/loads."""
-
-    loads: list[_Rank] | None = None
-
-
-class Server:
-    """One server as this worker sees it. `speed` is in tokens per second of one request.
-
-    `sent` counts prompts, `answered` accepted answers; `heard` is when the last answer of any kind came or, with
-    nothing in flight before, the oldest request went out (monotonic seconds). `pause_s` is how long it was left
-    alone after its last fault; it grows with each fault that no accepted answer came between.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.up = False
-        self.reason = "not asked yet"
-        self.in_flight = 0
-        self.answered = 0
-        self.sent = 0
-        self.pause_s = 0.0
-        self.heard = time.monotonic()
-        self.speed = FIRST_SPEED
-        self.tokens = 0
-        self._recent_tokens = 0.0
-        self._recent_s = 0.0
-        self.model: Model | None = None
-        self.running = 0
-        self.waiting = 0
-        self.throughput = 0.0
-        self.measured = False
-
-    def begun(self) -> None:
-        """A prompt is sent to it."""
-        if not self.in_flight:
-            self.heard = time.monotonic()
-        self.in_flight += 1
-        self.sent += 1
-
-    def ended(self) -> None:
-        """A prompt is answered, well or not, or given up."""
-        self.in_flight -= 1
-        self.heard = time.monotonic()
-
-    def finished(self, tokens: int, seconds: float) -> None:
-        """Learn the speed from a completion; recent answers count most.
-
-        Tokens over seconds, not the mean of the answers' own speeds: what is in flight at any moment is
-        mostly slow and long requests, and it is their age that the speed has to tell.
-        """
-        self.tokens += tokens
-        self.answered += 1
-        self.pause_s = 0.0
-        self.heard = time.monotonic()
-        if seconds <= 0 or tokens <= 0:
-            return
-        self._recent_tokens = self._recent_tokens * RECENT + tokens
-        self._recent_s = self._recent_s * RECENT + seconds
-        self.speed = self._recent_tokens / self._recent_s
+# The longest that a request for one token may take: it may have to wait until one of the long ones has ended.
+PROBE_S = 30.0
+LOADS_S = 5.0
+# A prompt whose connection broke waits so long at most for the server to be tried.
+TRIED_S = 10.0
 
 
 class Servers:
     """The pool.
 
     `changed` is called whenever a server comes up. `check_again` is what a server at fault must pass to
-    be up: it answers why not, or raises where waiting alone will not mend it.
+    be up: it answers why not, or raises where waiting alone will not mend it. `refresh` is the same for one that
+    another worker has just found good.
+
+    Args:
+        pause_s: the shortest between two tries of a server at fault, in seconds.
+        most: the most requests that one server is sent at a time.
+        probe_s: the longest that a request for one token may take, in seconds.
     """
 
-    def __init__(self, client: Client, urls: list[str], pause_s: float, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        urls: list[str],
+        pause_s: float,
+        changed: Callable[[], None],
+        *,
+        most: int = 64,
+        probe_s: float = PROBE_S,
+    ) -> None:
         self.client = client
-        self.all = [Server(url) for url in urls]
+        self.all = [Server(url, most) for url in urls]
         self.check_again: Callable[[Server], Awaitable[str | None]] = lambda server: self.probe(server, {})
+        self.refresh: Callable[[Server], Awaitable[str | None]] = lambda server: self.check_again(server)
+        self.most = most
+        self.changed = changed
         self._pause_s = pause_s
-        self._changed = changed
-        self._probes: set[asyncio.Task[None]] = set()
+        self._probe_s = probe_s
+        self.breaker = Breaker(
+            check=self._try,
+            refresh=lambda server: self.refresh(server),
+            pause_s=pause_s,
+            turn_s=3 * probe_s + 30,
+            changed=lambda: self.changed(),
+        )
 
     @property
     def up(self) -> list[Server]:
-        return [server for server in self.all if server.up]
+        """Those that requests may be sent to."""
+        return [server for server in self.all if server.in_use]
+
+    @property
+    def room(self) -> int:
+        """How many requests more they take now."""
+        return sum(server.room for server in self.all)
 
     @property
     def speed(self) -> float:
@@ -123,43 +82,47 @@ class Servers:
         return max((server.speed for server in self.up), default=FIRST_SPEED)
 
     @property
-    def why_down(self) -> str:
-        return "; ".join(f"{server.url}: {server.reason}" for server in self.all)
+    def why_none(self) -> str:
+        """Why requests can be sent to none of them."""
+        wanted = [server for server in self.all if server.wish == "use"]
+        if not wanted:
+            return "all its servers are drained (`tokenmill servers`)"
+        return f"no server is up ({'; '.join(f'{server.url}: {server.reason}' for server in wanted)})"
+
+    def by_preference(self) -> list[Server]:
+        """Those with room, the one first that has the fewest requests in flight, as a share of its pace."""
+        with_room = [server for server in self.all if server.room > 0]
+        return sorted(with_room, key=lambda server: (server.in_flight + 1) / server.pace)
 
     def choose(self) -> Server | None:
-        """The server that is up and has the fewest requests in flight, as a share of its speed."""
-        return min(self.up, key=lambda server: (server.in_flight + 1) / server.speed, default=None)
+        """The server for the next request; one at its limit where none has room (it had when the job was claimed)."""
+        candidates = [server for server in self.all if server.room > 0] or self.up
+        return min(candidates, key=lambda server: (server.in_flight + 1) / server.pace, default=None)
 
     def fault(self, server: Server, reason: str) -> None:
         """Take a server out of use until a real request succeeds again."""
-        if not server.up:
-            return
-        server.up, server.reason = False, reason
-        log.warning("server %s is at fault (%s): nothing is sent to it until it answers again", server.url, reason)
-        task = asyncio.create_task(self._probe_until_up(server))
-        self._probes.add(task)
-        task.add_done_callback(self._probes.discard)
+        if server.up:
+            self.breaker.open(server, reason)
+
+    def refused(self, server: Server, detail: str) -> None:
+        """It is full, or says so: fewer requests, and none for a while."""
+        if server.up and server.refused(self._pause_s):
+            self.breaker.open(server, detail)
+
+    async def tried(self, server: Server) -> None:
+        """Until the server has been tried since it went down, and at most `TRIED_S`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TRIED_S):
+                await server.tried.wait()
 
     async def close(self) -> None:
-        await end(*self._probes)
+        await self.breaker.close()
 
-    async def _probe_until_up(self, server: Server) -> None:
-        longest = min(LONGEST_PAUSE_S, 10 * self._pause_s)
-        while True:
-            server.pause_s = min(max(2 * server.pause_s, self._pause_s), longest)
-            await asyncio.sleep(server.pause_s * random.uniform(0.5, 1.0))
-            try:
-                problem = await self.check_again(server)
-            except Problem as refusal:
-                problem = str(refusal)
-                if problem != server.reason:
-                    log.error("%s; nothing is sent to it meanwhile", problem)
-            if problem is None:
-                server.up, server.reason = True, ""
-                log.info("server %s answers again", server.url)
-                self._changed()
-                return
-            server.reason = problem
+    # -- what a server must pass
+
+    async def _try(self, server: Server) -> str | None:
+        """One request first, so that a server that is still down is asked for no more."""
+        return await self.probe(server, {}) or await self.check_again(server)
 
     async def probe(self, server: Server, sampling: dict[str, Any]) -> str | None:
         """One real request for one token. None if it is answered, else why not.
@@ -170,7 +133,10 @@ class Servers:
         wanted = {name: value for name, value in sampling.items() if name != "min_new_tokens"}
         body = msgspec.json.encode({"input_ids": [1], "sampling_params": {**wanted, "max_new_tokens": 1}})
         try:
-            status, answer = await self.client.generate(server.url, body)
+            async with asyncio.timeout(self._probe_s):
+                status, answer = await self.client.generate(server.url, body)
+        except TimeoutError:
+            return f"it does not answer a request for one token within {self._probe_s:g} s"
         except Broken as broken:
             return broken.detail or broken.kind
         outcome = outcomes.sort_answer(status, answer)
@@ -182,28 +148,21 @@ class Servers:
             case outcomes.RunFault(detail=detail) | outcomes.Reject(detail=detail):
                 raise RunFault(f"server {server.url} refuses the sampling parameters: {detail}; mend [sampling]")
             case outcomes.Retry(detail=detail) | outcomes.ServerFault(detail=detail):
-                return detail
+                return detail if status == 200 else f"it answers HTTP {status} to a request for one token ({detail})"
 
-    def quiet(self, seconds: float) -> list[Server]:
-        """Those that have prompts in flight, and have answered none of them for so long."""
-        now = time.monotonic()
-        return [server for server in self.all if server.in_flight and now - server.heard >= seconds]
+    async def measure(self, server: Server) -> Loads | None:
+        """Ask how much it runs and keeps waiting; None where it does not tell. The limit follows.
 
-    async def measure(self, server: Server) -> None:
-        """Ask how many requests it runs and keeps waiting, and its tokens per second over all of them."""
+        Raises:
+            Broken: it gave no answer at all, and the limit stays.
+        """
         try:
-            _, loads = await self.client.get(server.url, "/v1/loads?include=core")
-        except Broken:
-            server.measured = False
-            return
-        server.measured = True
-        try:
-            ranks = msgspec.convert(loads, _Loads, strict=False).loads or []
-        except msgspec.ValidationError:
-            ranks = []  # a proxy's own idea of loads; they are only for being seen
-        server.running = sum(int(rank.num_running_reqs or 0) for rank in ranks)
-        server.waiting = sum(int(rank.num_waiting_reqs or 0) for rank in ranks)
-        server.throughput = sum(rank.gen_throughput or 0.0 for rank in ranks)
+            async with asyncio.timeout(LOADS_S):
+                status, found = await self.client.get(server.url, "/v1/loads?include=core")
+        except TimeoutError as error:
+            raise Broken("timeout", "no answer to /v1/loads") from error
+        server.look(_loads(found) if status == 200 else None)
+        return server.loads
 
     async def check(self, server: Server, facts: TokenizerFacts, samplings: list[dict[str, Any]]) -> str | None:
         """Everything that must be right before a job is claimed. None if it is, else why to wait.
@@ -212,21 +171,32 @@ class Servers:
             KeyRefused, RunFault, WrongModel: waiting will not mend it.
         """
         try:
-            status, model = await self.client.model(server.url)
-            if status in (401, 403):
-                raise KeyRefused(f"server {server.url} refuses the API key: set TOKENMILL_SGLANG_API_KEY")
-            if model is None:
-                return f"it answers HTTP {status} to /model_info"
-            if model.context_length is None:
-                model = msgspec.structs.replace(model, context_length=facts.context_length)
-            server.model = model
-            await self._check_tokenizer(server, model, facts)
+            problem = await self.know(server, facts)
+            if problem is None and server.model is not None:
+                await self._check_tokenizer(server, server.model, facts)
         except Broken as broken:
             return broken.detail or broken.kind
-        for sampling in samplings:
-            problem = await self.probe(server, sampling)
-            if problem is not None:
-                return problem
+        for sampling in samplings if problem is None else []:
+            problem = problem or await self.probe(server, sampling)
+        return problem
+
+    async def know(self, server: Server, facts: TokenizerFacts) -> str | None:
+        """Ask which model it serves and how busy it is. None if it said so, else why to wait.
+
+        Raises:
+            KeyRefused: it refuses the key.
+            Broken: no whole answer came back.
+        """
+        status, model = await self.client.model(server.url)
+        if status in (401, 403):
+            raise KeyRefused(f"server {server.url} refuses the API key: set TOKENMILL_SGLANG_API_KEY")
+        if model is None:
+            return f"it answers HTTP {status} to /model_info"
+        if model.context_length is None:
+            model = msgspec.structs.replace(model, context_length=facts.context_length)
+        server.model = model
+        with contextlib.suppress(Broken):
+            await self.measure(server)
         return None
 
     async def _check_tokenizer(self, server: Server, model: Model, facts: TokenizerFacts) -> None:
@@ -240,3 +210,33 @@ class Servers:
                 f"server {server.url} serves {model.name}, which tokenizes otherwise than the run's tokenizer: "
                 f"name that model's own tokenizer in [model], or another server"
             )
+
+
+class _Rank(msgspec.Struct):
+    num_running_reqs: float | None = None
+    num_waiting_reqs: float | None = None
+    max_running_requests: float | None = None
+    gen_throughput: float | None = None
+
+
+class _Loads(msgspec.Struct):
+    """What is read of a server's answer to /v1/loads."""
+
+    loads: list[_Rank] | None = None
+
+
+def _loads(found: dict[str, Any]) -> Loads | None:
+    """The sum over all ranks; None where there is nothing of the kind, or a proxy's own idea of it."""
+    try:
+        ranks = msgspec.convert(found, _Loads, strict=False).loads or []
+    except msgspec.ValidationError:
+        return None
+    if not ranks:
+        return None
+    most = [int(rank.max_running_requests or 0) for rank in ranks]
+    return Loads(
+        running=sum(int(rank.num_running_reqs or 0) for rank in ranks),
+        waiting=sum(int(rank.num_waiting_reqs or 0) for rank in ranks),
+        most=sum(most) if all(most) else None,
+        throughput=sum(rank.gen_throughput or 0.0 for rank in ranks),
+    )

@@ -42,7 +42,7 @@ def test_a_server_that_is_down_for_everybody_charges_nobody(job: Job, start_simu
 def test_a_server_that_hangs_is_told_of(job: Job, start_simulator: StartSimulator) -> None:
     simulator = start_simulator()
     job.dataset("A1", prompts("A1", 20), max_tokens="none")
-    job.tables["timing"]["quiet_ms"] = 300
+    job.tables["timing"]["stall_ms"] = 3000
     job.tables["sglang"]["servers"] = [simulator.url]
     simulator.hold()
     parts = job.write().start_parts()
