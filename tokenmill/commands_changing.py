@@ -1,0 +1,114 @@
+"""The commands that change a run: its caps, its servers, its rejected prompts, its database."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tokenmill import logs
+from tokenmill.options import (
+    known,
+    redis_or_files,
+    run_file,
+    set_option,
+)
+
+if TYPE_CHECKING:
+    from budget.fleet import Wish
+    from tokenmill.runfile import RunFile
+
+
+@click.group(invoke_without_command=True)
+@click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml")
+@set_option
+@click.pass_context
+def budget(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -> None:
+    """Show the caps, or change one, also while the run goes on: budget RUN.toml set DATASET TOKENS|none."""
+    from tokenmill import caps, runfile
+
+    logs.configure()
+    file = runfile.load(run_toml, overrides)
+    context.obj = file
+    if context.invoked_subcommand is None:
+        caps.show(file, redis_or_files(file, only_look=True))
+
+
+@budget.command("set", context_settings={"ignore_unknown_options": True})  # so that -1 is read as a number
+@click.argument("dataset")
+@click.argument("tokens")
+@click.pass_obj
+def budget_set(file: "RunFile", dataset: str, tokens: str) -> None:
+    """Set the cap of DATASET to TOKENS (or to none: no cap)."""
+    from tokenmill import caps
+
+    known(file, (dataset,))
+    caps.change(file, redis_or_files(file), dataset, tokens)
+
+
+@click.group(invoke_without_command=True)
+@click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml")
+@set_option
+@click.pass_context
+def servers(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -> None:
+    """Show the servers, or change them while the run goes on: servers RUN.toml add|drain|remove URL."""
+    from tokenmill import fleet, runfile
+
+    logs.configure()
+    file = runfile.load(run_toml, overrides)
+    context.obj = file
+    if context.invoked_subcommand is None:
+        fleet.show(file, redis_or_files(file, only_look=True))
+
+
+def _change_server(file: "RunFile", url: str, word: "Wish") -> None:
+    from tokenmill import fleet
+
+    fleet.change(file, redis_or_files(file), url, word)
+
+
+@servers.command("add")
+@click.argument("url")
+@click.pass_obj
+def servers_add(file: "RunFile", url: str) -> None:
+    """Use the server at URL from now on; also one that was drained or removed."""
+    _change_server(file, url, "use")
+
+
+@servers.command("drain")
+@click.argument("url")
+@click.pass_obj
+def servers_drain(file: "RunFile", url: str) -> None:
+    """Send nothing new to the server at URL; what is in flight there finishes."""
+    _change_server(file, url, "drain")
+
+
+@servers.command("remove")
+@click.argument("url")
+@click.pass_obj
+def servers_remove(file: "RunFile", url: str) -> None:
+    """Drain the server at URL and take it off the run's list; its workers leave."""
+    _change_server(file, url, "remove")
+
+
+@click.command()
+@run_file
+@click.argument("datasets", nargs=-1)
+@click.option("--reason", help="Only those rejected for this reason, such as too_long.")
+def retry(file: "RunFile", datasets: tuple[str, ...], *, overrides: tuple[str, ...], reason: str | None) -> None:
+    """Bring rejected prompts back."""
+    from tokenmill import retrying
+
+    retrying.retry(file, redis_or_files(file), known(file, datasets), reason)
+
+
+@click.command()
+@run_file
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def reset(file: "RunFile", *, overrides: tuple[str, ...], yes: bool) -> None:
+    """Free the Redis database of this run; the files stay, and the next run is seeded from them."""
+    from tokenmill import resetting
+
+    resetting.reset(file, redis_or_files(file), sure=yes)
+
+
+COMMANDS = (budget, servers, retry, reset)
