@@ -33,7 +33,7 @@ def parquet_rows(path: Path) -> Iterator[Piece]:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise PromptsProblem(
-            f"{path} is Parquet, which needs pyarrow: pip install 'tokenmill[parquet]', or save it as JSON Lines"
+            f"{path} is Parquet, which needs pyarrow: pip install pyarrow, or save it as JSON Lines"
         ) from error
     try:
         with parquet.ParquetFile(path) as file:

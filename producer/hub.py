@@ -82,7 +82,7 @@ def _library(prompts: str) -> Any:
         import datasets
     except ImportError as error:
         raise PromptsProblem(
-            f"{prompts} is on the Hugging Face hub, which needs its library: pip install 'tokenmill[hf]', or download "
+            f"{prompts} is on the Hugging Face hub, which needs its library: pip install datasets, or download "
             f"the set and name its files"
         ) from error
     return datasets

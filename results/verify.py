@@ -32,6 +32,8 @@ def verify(config: RunConfig, connection: "redis.Redis | None" = None) -> Report
     """
     findings = Findings()
     folder = OutputFolder(config.output)
+    if not folder.path.exists():
+        findings.note(f"there is no folder {folder.path} yet: nothing was collected")
     state = folder.state()
     names = [dataset.name for dataset in config.datasets]
     ledger = None

@@ -163,7 +163,7 @@ def dashboard(
         from tokenmill.dashboard import serve
     except ModuleNotFoundError as error:
         raise UserProblem(
-            f"`tokenmill dashboard` needs the package {error.name}: install it with pip install 'tokenmill[dashboard]'"
+            f"`tokenmill dashboard` needs the package {error.name}: pip install starlette uvicorn prometheus-client"
         ) from error
     serve(file, host=host, port=port, allow_hosts=allow_hosts)
 

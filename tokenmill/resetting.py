@@ -1,12 +1,13 @@
 """`tokenmill reset`: free the Redis database; the files stay the truth."""
 
 import shutil
+import sys
 from typing import Any
 
 import click
 
 from budget import connections, keys, runbook
-from budget.errors import Refused
+from budget.errors import Refused, UserProblem
 from tokenmill.caps import Connection
 from tokenmill.runfile import RunFile
 
@@ -36,6 +37,8 @@ def reset(file: RunFile, connection: "Connection | None", *, sure: bool) -> None
         raise Refused(
             f"this database belongs to run {entry.get('name')!r}, not to {file.config.name!r}: use its run file"
         )
+    if not sure and not sys.stdin.isatty():
+        raise UserProblem("nobody is there to ask whether to free the database: say so with --yes")
     if not sure:
         click.confirm(f"free the Redis database of run {file.config.name} (the files stay)?", abort=True)
     freed = 0

@@ -292,6 +292,8 @@ def _load(name: str, *, offline: bool) -> Any:
         root.removeFilter(_nothing)
     # Long prompts are this tool's business: they are measured against the server's context, not the tokenizer's.
     transformers.logging.set_verbosity_error()
+    # It tells each of its tries; what they come to is told below, once.
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     try:
         auto = cast("Any", transformers.AutoTokenizer)
         return auto.from_pretrained(name, local_files_only=offline, trust_remote_code=False)

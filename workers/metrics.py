@@ -33,7 +33,7 @@ class Exporter:
             import prometheus_client
         except ImportError as error:
             raise UserProblem(
-                "--metrics-port needs prometheus-client: install it with pip install 'tokenmill[metrics]'"
+                "--metrics-port needs prometheus-client: install it with pip install prometheus-client"
             ) from error
         self.engine: Engine | None = None
         self._worker = worker

@@ -28,7 +28,7 @@ def require() -> Any:
         importlib.import_module("pyarrow.parquet")
         return importlib.import_module("pyarrow")
     except ImportError as error:
-        raise ExportProblem("Parquet needs pyarrow: pip install 'tokenmill[parquet]'") from error
+        raise ExportProblem("Parquet needs pyarrow: pip install pyarrow") from error
 
 
 class ParquetRows:

@@ -1,6 +1,7 @@
 """`tokenmill run`: the whole job on one machine, ended, repeated, enlarged, interrupted and killed."""
 
 import json
+import os
 import re
 import signal
 from collections.abc import Callable
@@ -157,9 +158,11 @@ def test_ctrl_c_drains_and_the_same_command_continues(local_job: Job) -> None:
     simulated(job, speed=1)
     run = job.write().start("run")
     wait_for("some answers", lambda: job.count() >= 5)
-    run.send(signal.SIGINT)
+    # As a terminal does: to every process that runs in it, not to `run` alone.
+    os.killpg(run.process.pid, signal.SIGINT)
     assert run.ended() == 3, run.text
     assert "go on where it stopped" in run.text
+    assert "was killed" not in run.text
     assert processes_of(job.folder) == []
     assert 5 <= job.count() < 180
     job.check()

@@ -34,7 +34,10 @@ class SimulatorProcess:
         """
         document = msgspec.json.encode(config).decode()
         command = [sys.executable, "-m", "workers.simulator", "--with-parent", "--config", document]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # In a session of its own: Ctrl-C in a terminal goes to all that run there, and this one's clients drain first.
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         assert process.stdout is not None
         deadline = time.monotonic() + wait_s
         while (left := deadline - time.monotonic()) > 0:

@@ -182,7 +182,7 @@ print(len(held), sorted(held.column_names) == sorted(sys.argv[3].split()), sum(m
 
 
 def test_datasets_loads_the_folder_without_a_network(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed: tokenmill[hf]")
+    pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
     monkeypatch.setattr("results.exports.files.SHARD_BYTES", 2000)
     dates = [record(f"d{number}", text="2024-01-01") for number in range(6)]
     texts = [record(f"t{number}", text=f"\u2028 {number} \ud800 \0", sampling={"n": number}) for number in range(6)]
@@ -196,7 +196,7 @@ def test_datasets_loads_the_folder_without_a_network(shelf: Shelf, monkeypatch: 
 
 
 def test_parquet_has_the_same_columns_and_values(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed: tokenmill[parquet]")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     from pyarrow import parquet
 
     monkeypatch.setattr("results.exports.parquet._GROUP_TOKENS", 10)
