@@ -156,8 +156,8 @@ def dashboard(
 ) -> None:
     """Show the run in a browser, and its metrics to Prometheus, until Ctrl-C.
 
-    Read-only, unless TOKENMILL_DASHBOARD_TOKEN is set: who gives that token on the page may change caps and
-    pause the run.
+    Read-only, unless TOKENMILL_DASHBOARD_TOKEN is set: who gives that token on the page may change caps,
+    drain servers and pause the run.
     """
     try:
         from tokenmill.dashboard import serve

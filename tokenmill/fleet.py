@@ -29,19 +29,28 @@ def show(file: RunFile, connection: "Connection | None") -> None:
         click.echo("the run has no server yet: add one with `tokenmill servers RUN.toml add URL`")
 
 
-def change(file: RunFile, connection: "Connection | None", url: str, word: Wish) -> None:
-    """Say what is wanted of a server from now on.
+def say(file: RunFile, where: Connection, url: str, word: Wish) -> str:
+    """Tell the workers what is wanted of a server from now on; returns what to say of it.
 
     Raises:
         UserProblem: it is not a URL, or not the URL of a server of the run.
     """
     (url,) = addresses.checked([url], "`tokenmill servers`")
+    if word != "use":
+        known = {*file.config.servers, *fleet.wishes(where[0])}
+        known |= {server.url for server in watching.read(file, where).servers}
+        if url not in known:
+            those = f"it has {', '.join(sorted(known))}" if known else "it has none"
+            raise UserProblem(f"the run has no server {url}: {those}")
+    fleet.wish(where[0], url, word)
+    return f"{url}: {SAID[word]}"
+
+
+def change(file: RunFile, connection: "Connection | None", url: str, word: Wish) -> None:
+    """Say what is wanted of a server, and say so.
+
+    Raises:
+        UserProblem: as `say`.
+    """
     with some_redis(file, connection) as found:
-        if word != "use":
-            known = {*file.config.servers, *fleet.wishes(found[0])}
-            known |= {server.url for server in watching.read(file, found).servers}
-            if url not in known:
-                those = f"it has {', '.join(sorted(known))}" if known else "it has none"
-                raise UserProblem(f"the run has no server {url}: {those}")
-        fleet.wish(found[0], url, word)
-    click.echo(f"{url}: {SAID[word]}")
+        click.echo(say(file, found, url, word))

@@ -121,6 +121,10 @@ def test_it_follows_a_run_and_changes_its_cap(
     assert client.exists(keys.RQ_SUSPENDED)
     page.get_by_role("button", name="Let the run go on").click()
     expect(page.get_by_role("button", name="Pause the run")).to_be_visible()
+    page.get_by_role("button", name="Drain the server").click()
+    expect(page.get_by_role("button", name="Use the server again")).to_be_visible()
+    expect(page.locator("#servers-table tbody td").first).to_have_text("draining")
+    assert client.hget(keys.SERVERS, simulator.url) == b"drain"
     assert TOKEN not in page.url and TOKEN not in page.content()
     for part in parts:
         part.send(signal.SIGTERM)
@@ -190,9 +194,8 @@ def test_everything_is_reached_by_keyboard(running: Job, pages: Pages) -> None:
         if reached[-1] == "pause":
             break
     assert reached[0] == "skip"
-    assert [name for name in reached if name in ("token", "cap-dataset", "cap-tokens", "pause")] == [
-        "token", "cap-dataset", "cap-tokens", "pause",
-    ]  # fmt: skip
+    fields = ["token", "cap-dataset", "cap-tokens", "server", "drain", "pause"]
+    assert [name for name in reached if name in fields] == fields
     assert reached.count("scroll") >= 2, "tables that scroll can be scrolled by keyboard"
     live = page.locator("[aria-live=polite]")
     assert {live.nth(n).get_attribute("id") for n in range(live.count())} == {"banner", "troubles", "said"}

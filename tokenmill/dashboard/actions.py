@@ -1,7 +1,4 @@
-"""What can be changed on the dashboard, each by whoever has the token: a cap, pausing and going on.
-
-Draining a server belongs here too, as one more function in `ACTIONS`, once the run's servers can be drained.
-"""
+"""What can be changed on the dashboard by whoever has the token: a cap, pausing and going on, draining a server."""
 
 import hmac
 import json
@@ -12,7 +9,8 @@ from rq import suspension
 
 from budget.connections import translated
 from budget.errors import OutsideFault, UserProblem
-from tokenmill import caps
+from budget.fleet import wishes
+from tokenmill import caps, fleet
 from tokenmill.dashboard.source import Source
 
 
@@ -51,11 +49,15 @@ def given(body: bytes) -> Given:
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
-def _client(source: Source) -> Any:
+def _where(source: Source) -> caps.Connection:
     where = source.connection()
     if where is None:
         raise OutsideFault("the run's Redis is not running: start the run, or use tokenmill budget")
-    return where[0]
+    return where
+
+
+def _client(source: Source) -> Any:
+    return _where(source)[0]
 
 
 def set_cap(source: Source, texts: Given) -> str:
@@ -83,4 +85,24 @@ def resume(source: Source, texts: Given) -> str:
     return "the run goes on"
 
 
-ACTIONS: dict[str, Callable[[Source, Given], str]] = {"cap": set_cap, "pause": pause, "resume": resume}
+def drain(source: Source, texts: Given) -> str:
+    """As `servers drain`: nothing new is sent to `server`."""
+    return fleet.say(source.file, _where(source), texts.get("server", ""), "drain")
+
+
+def use(source: Source, texts: Given) -> str:
+    """A drained `server` of the run is used again; none joins from here, where a slip could name any address.
+
+    Raises:
+        UserProblem: it is not drained.
+    """
+    url = texts.get("server", "")
+    where = _where(source)
+    if url not in wishes(where[0]):
+        raise UserProblem(f"server {url} is not drained")
+    return fleet.say(source.file, where, url, "use")
+
+
+ACTIONS: dict[str, Callable[[Source, Given], str]] = {
+    "cap": set_cap, "pause": pause, "resume": resume, "drain": drain, "use": use,
+}  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from budget import keys
-from tests.dashboard_support import TOKEN, Dashboard
+from tests.dashboard_support import SERVERS, TOKEN, Dashboard
 from tests.e2e_support import ROOT, Job, RedisServer, wait_for
 
 
@@ -96,6 +96,23 @@ def test_pausing_is_rqs_own(running: Job, dashboard: Dashboard, redis_server: Re
     assert running.status()["suspended"] is True
     assert dashboard.act("resume").code == 200
     assert not client.exists(keys.RQ_SUSPENDED)
+
+
+def test_a_server_is_drained_and_used_again(dashboard: Dashboard, redis_server: RedisServer) -> None:
+    client: Any = redis_server.client
+    assert dashboard.act("drain", server=SERVERS[0]).code == 200
+    assert client.hgetall(keys.SERVERS) == {SERVERS[0].encode(): b"drain"}
+    wait_for("it on the page", lambda: dashboard.state()["servers"][0]["state"] == "draining")
+    assert dashboard.act("use", server=SERVERS[0]).code == 200
+    assert client.hgetall(keys.SERVERS) == {SERVERS[0].encode(): b"use"}
+    for action, server in (
+        ("drain", "http://evil.example"),
+        ("use", "http://evil.example"),
+        ("drain", ""),
+        ("use", ""),
+    ):
+        assert dashboard.act(action, server=server).code == 400
+    assert client.hlen(keys.SERVERS) == 1
 
 
 def test_without_the_token_nothing_changes_and_it_is_nowhere_to_be_seen(

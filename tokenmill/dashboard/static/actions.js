@@ -3,6 +3,7 @@
 import { at, each, make, setText } from "./dom.js";
 
 let paused = false;
+const states = new Map();
 
 function say(text, bad) {
   const said = at("said");
@@ -35,14 +36,33 @@ at("cap-form").addEventListener("submit", (event) => {
 
 at("pause").addEventListener("click", (event) => act(paused ? "resume" : "pause", {}, event.currentTarget));
 
+const isDrained = () => states.get(at("server").value) === "draining";
+
+at("drain").addEventListener("click", (event) =>
+  act(isDrained() ? "use" : "drain", { server: at("server").value }, event.currentTarget),
+);
+at("server").addEventListener("change", nameDrain);
+
+function nameDrain() {
+  setText(at("drain"), isDrained() ? "Use the server again" : "Drain the server");
+}
+
+function options(id, values) {
+  each(at(id), values, () => make("option"), (option, value) => {
+    if (option.value !== value) option.value = value;
+    setText(option, value);
+  });
+}
+
 export function offer(canAct, status) {
   at("read-only").hidden = canAct;
   at("act").hidden = !canAct;
   if (!status) return;
   paused = status.suspended;
   setText(at("pause"), paused ? "Let the run go on" : "Pause the run");
-  each(at("cap-dataset"), status.datasets, () => make("option"), (option, { name }) => {
-    option.value = name;
-    setText(option, name);
-  });
+  options("cap-dataset", status.datasets.map(({ name }) => name));
+  states.clear();
+  status.servers.forEach(({ url, state }) => states.set(url, state));
+  options("server", [...states.keys()]);
+  nameDrain();
 }
