@@ -250,9 +250,10 @@ def test_sampling_that_the_server_refuses_stops_before_a_job_is_claimed(
 ) -> None:
     simulator = start_simulator()
     job.dataset("A1", prompts("A1", 3))
-    job.tables["sampling"]["top_p"] = 7
+    # Which ids there are, only the server knows; the rest is found in the run file.
+    job.tables["sampling"]["logit_bias"] = {"99999": 1.0}
     job.tables["sglang"]["servers"] = [simulator.url]
-    one_sentence(job.write().call("run"), 2, simulator.url, "top_p", "[sampling]")
+    one_sentence(job.write().call("run"), 2, simulator.url, "logit_bias", "[sampling]")
     assert redis_server.client.llen("rq:queue:A1") == 3
     assert simulator.served("A1") == 0
 
