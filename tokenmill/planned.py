@@ -123,10 +123,10 @@ _ENDS = {
 
 def _show(console: Console, found: Plan, speed: float) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("dataset", no_wrap=True)
+    table.add_column("dataset", no_wrap=True, max_width=18, overflow="ellipsis")
     for name in ("cap", "there", "mean", "needed", "prompts"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("ends by", no_wrap=True)
+    table.add_column("ends by", overflow="fold")
     for dataset in found.datasets:
         table.add_row(
             dataset.name,
@@ -167,7 +167,7 @@ def _sentences(found: Plan, speed: float) -> Iterator[str]:
     for dataset in found.datasets:
         if dataset.missing:
             yield f"{dataset.name} will run out of prompts {view.tokens(dataset.missing)} tokens before its cap"
-    if found.sample_cap_tokens is not None and found.capped_tokens:
+    if found.sample_cap_tokens is not None and 0 < found.capped_tokens < found.sample_cap_tokens:
         cost, caps = found.sample_cap_tokens, found.capped_tokens
         yield (
             f"a cap of {found.sample_cap:,} samples instead would have cost {view.tokens(cost)} tokens, "

@@ -155,6 +155,9 @@ def plan_dataset(holdings: Holdings, sample_cap: int) -> DatasetPlan:
         samples = max(0, holdings.max_samples - holdings.committed)
         prompts = samples if prompts is None else min(prompts, samples)
     left = None if cap is None else max(0, cap - holdings.spent)
+    # No cap makes more samples than there are prompts.
+    known = holdings.prompts_left is not None
+    prompts_in_all = holdings.committed + (holdings.prompts_left or 0) if known else sample_cap
     can_make = None if prompts is None or lengths is None else round(prompts * lengths.mean)
     ends, tokens, missing = _end(left, prompts, can_make)
     answers = None if left is None or lengths is None else answers_needed(left, lengths)
@@ -169,7 +172,7 @@ def plan_dataset(holdings: Holdings, sample_cap: int) -> DatasetPlan:
         prompts_left=holdings.prompts_left,
         missing=missing,
         may_fall_short=ends == "budget" and answers is not None and prompts is not None and answers.most > prompts,
-        sample_cap_tokens=None if lengths is None else round(sample_cap * lengths.mean),
+        sample_cap_tokens=None if lengths is None else round(min(sample_cap, prompts_in_all) * lengths.mean),
     )
 
 

@@ -88,7 +88,9 @@ def test_answers_that_fill_what_is_left() -> None:
 def test_a_dataset_that_will_reach_its_budget() -> None:
     dataset = plan_dataset(_dataset(), 7000)
     assert (dataset.ends, dataset.tokens, dataset.missing, dataset.may_fall_short) == ("budget", 600_000, 0, False)
-    assert dataset.sample_cap_tokens == 7_000_000
+    assert dataset.sample_cap_tokens == 5_400_000  # of all its prompts, which are fewer than the samples
+    assert plan_dataset(_dataset(prompts_left=9000), 7000).sample_cap_tokens == 7_000_000
+    assert plan_dataset(_dataset(prompts_left=None), 7000).sample_cap_tokens == 7_000_000
 
 
 def test_a_dataset_whose_prompts_run_out() -> None:
@@ -132,7 +134,7 @@ def test_a_whole_run() -> None:
     assert whole.tokens == 1_100_000
     assert whole.hours == pytest.approx(1100 / 3600)
     assert whole.short_of_prompts == ["B"]
-    assert (whole.sample_cap_tokens, whole.capped_tokens) == (14_000_000, 2_000_000)
+    assert (whole.sample_cap_tokens, whole.capped_tokens) == (6_300_000, 2_000_000)
 
 
 def test_the_cap_over_all_ends_it_sooner() -> None:
