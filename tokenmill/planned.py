@@ -167,8 +167,8 @@ def _sentences(found: Plan, speed: float) -> Iterator[str]:
     for dataset in found.datasets:
         if dataset.missing:
             yield f"{dataset.name} will run out of prompts {view.tokens(dataset.missing)} tokens before its cap"
-    if found.sample_cap_tokens is not None and 0 < found.capped_tokens < found.sample_cap_tokens:
-        cost, caps = found.sample_cap_tokens, found.capped_tokens
+    cost, caps = found.sample_cap_tokens, found.capped_tokens
+    if cost is not None and caps and cost > caps:
         yield (
             f"a cap of {found.sample_cap:,} samples instead would have cost {view.tokens(cost)} tokens, "
             f"{cost / caps:.1f} times the budgets of {view.tokens(caps)}"
