@@ -69,7 +69,7 @@ def test_servers_join_are_drained_and_leave_in_mid_run(job: Job, start: Start) -
     wait_for("the first to go on", lambda: first.served("A1") > before)
     servers(job, "remove", first.url)
     wait_for("the first to leave the list", lambda: not server_of(job, first.url))
-    assert "were removed from the run" in parts[2].text
+    wait_for("its worker to leave", lambda: "were removed from the run" in parts[2].text)
     end(job, *parts)
     assert {line["server"] for line in job.lines("A1")} == {first.url, second.url}
 
