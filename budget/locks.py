@@ -34,6 +34,23 @@ class _Owner(msgspec.Struct, frozen=True):
     process: str
 
 
+def _decode(value: bytes | None) -> _Owner | None:
+    if value is None:
+        return None
+    try:
+        return msgspec.json.decode(value, type=_Owner)
+    except msgspec.DecodeError:
+        return None
+
+
+def is_held(connection: "redis.Redis", key: str) -> bool:
+    """Whether somebody has the lock who is not known to be dead."""
+    client: Any = connection
+    with translated():
+        owner = _decode(client.get(key))
+    return owner is not None and not process.is_dead(owner.process)
+
+
 class Lock:
     """One lock; `what` says in an error what it guards, e.g. "the collector of run kimi"."""
 
@@ -71,7 +88,7 @@ class Lock:
         with translated(), client.pipeline() as pipe:
             try:
                 pipe.watch(self._key)
-                if self._decode(pipe.get(self._key)) == self._owner:
+                if _decode(pipe.get(self._key)) == self._owner:
                     pipe.multi()
                     pipe.delete(self._key)
                     pipe.execute()
@@ -84,7 +101,7 @@ class Lock:
             with client.pipeline() as pipe:
                 try:
                     pipe.watch(self._key)
-                    owner = self._decode(pipe.get(self._key))
+                    owner = _decode(pipe.get(self._key))
                     if owner != self._owner and not takeable(owner):
                         left = max(0, pipe.pttl(self._key)) / 1000
                         raise Held(
@@ -97,12 +114,3 @@ class Lock:
                     return
                 except WatchError:
                     continue
-
-    @staticmethod
-    def _decode(value: bytes | None) -> _Owner | None:
-        if value is None:
-            return None
-        try:
-            return msgspec.json.decode(value, type=_Owner)
-        except msgspec.DecodeError:
-            return None

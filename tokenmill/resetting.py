@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from budget import connections, keys, runbook
+from budget import connections, keys, locks, runbook, sweep
 from budget.errors import Refused, UserProblem
 from tokenmill.caps import Connection
 from tokenmill.runfile import RunFile
@@ -30,13 +30,13 @@ def reset(file: RunFile, connection: "Connection | None", *, sure: bool) -> None
         entry = runbook.published(client)
     except connections.RedisDamaged:
         entry = {}  # freeing the database is the mend
+    if locks.is_held(client, keys.COLLECTOR_LOCK):
+        raise Refused("a collector is at work on this database: stop the run first")
+    if any(locks.is_held(client, keys.producer_lock(dataset.name)) for dataset in file.config.datasets):
+        raise Refused("a producer is at work on this database: stop the run first")
     with connections.translated():
-        if client.exists(keys.COLLECTOR_LOCK):
-            raise Refused("a collector is at work on this database: stop the run first")
-        for dataset in file.config.datasets:
-            if client.exists(keys.producer_lock(dataset.name)):
-                raise Refused("a producer is at work on this database: stop the run first")
-        if any(client.exists(worker) for worker in client.smembers(keys.RQ_WORKERS)):
+        dead = {keys.rq_worker(name).encode() for name in sweep.dead_workers(client)}
+        if any(client.exists(worker) for worker in client.smembers(keys.RQ_WORKERS) - dead):
             raise Refused("workers are at work on this database (see `rq info`): stop them first")
     if entry and entry.get("name") != file.config.name:
         raise Refused(
