@@ -22,6 +22,10 @@ for i = 1, count do
   check(d)
   found = found or (may_expire and redis.call('ZCOUNT', d.expiry, '-inf', text(now)) > 0)
   found = found or redis.call('HLEN', d.leases) ~= redis.call('ZCARD', d.expiry)
+  d.passed = {}
+  for _, job in ipairs(redis.call('LRANGE', d.intermediate, 0, 99)) do
+    if redis.call('HEXISTS', d.done, job) == 1 then d.passed[#d.passed + 1] = job end
+  end
 end
 
 -- Who holds what.
@@ -72,6 +76,10 @@ for _, w in ipairs(order) do
 end
 
 heard(KEYS[1], now, lease_ms)
+-- What a stock worker popped after it had been ended: RQ leaves such an id there, and nobody would be finished.
+for _, d in ipairs(sets) do
+  for _, job in ipairs(d.passed) do redis.call('LREM', d.intermediate, 0, job) end
+end
 local mended, back = false, 0
 for _, d in ipairs(found and sets or {}) do
   if d.is_damaged then

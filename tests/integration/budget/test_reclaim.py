@@ -139,3 +139,14 @@ def test_a_dying_workers_leases_are_taken_together_when_the_last_has_run_out(rig
     rig.expire("w1")
     assert rig.reclaim() == [verbs.Death(worker="w1", requeued=2, rejected=0)]
     assert (deaths(rig, "A-0"), deaths(rig, "A-1")) == ("1", "1")
+
+
+def test_what_rqs_own_worker_popped_too_late_holds_nobody_up(rig: Rig) -> None:
+    """RQ passes over an id without a hash, and leaves it in its intermediate list for good."""
+    fill(rig, "A", 2)
+    lease = rig.lease()
+    rig.commit(lease, 5)
+    (waiting,) = rig.queue("A")
+    rig.connection.rpush(keys.rq_intermediate("A"), lease.job, lease.job, waiting)
+    rig.reclaim()
+    assert rig.connection.lrange(keys.rq_intermediate("A"), 0, -1) == [waiting.encode()]
