@@ -1,5 +1,7 @@
 """Servers for the tests of all parts: one shared by a process' tests, and own ones for those that break them."""
 
+import contextlib
+import signal
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -8,6 +10,10 @@ import redis
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.support import OwnServer, server_binary
+
+# A shell that starts the tests in the background has SIGINT ignored, and so would every process that they start.
+with contextlib.suppress(ValueError):  # not in the main thread
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Shrinking against a real server takes minutes: `--hypothesis-profile=long` does it, and looks further.
 settings.register_profile(

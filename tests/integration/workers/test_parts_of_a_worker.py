@@ -21,6 +21,7 @@ WORK = """
 import asyncio
 from budget import connections, environment
 from workers import AsyncWorker
+from workers.beats import Beats
 from workers.leases import Leases
 
 async def fails(self, *_):
@@ -36,7 +37,7 @@ print(type(worker.problem).__name__, worker.problem)
 """
 
 
-@pytest.mark.parametrize("part", ["Leases.keep_for_ever", "AsyncWorker._beat_for_ever"])
+@pytest.mark.parametrize("part", ["Leases.keep_for_ever", "Beats.go_on_for_ever"])
 def test_a_part_in_the_background_fails(tmp_path: Path, part: str) -> None:
     length = LengthSpec(shape="constant", mean=100)
     server = SimulatorProcess.start(SimulatorConfig(time_scale=10, lengths={"*": length}))
