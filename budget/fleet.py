@@ -59,6 +59,7 @@ class Board:
         self._client: Any = connection
         self._worker = worker
         self._lease_ms = lease_ms
+        self.lease_s = lease_ms / 1000
 
     async def read(self, urls: Sequence[str]) -> News:
         """Everything on it about these servers.
@@ -106,13 +107,25 @@ class Board:
             return False
         return True
 
-    async def take_turn(self, url: str, ms: int) -> bool | None:
-        """Whether it is this worker's turn to try a server at fault, for `ms`; None where Redis cannot say."""
+    async def take_turn(self, url: str) -> bool | None:
+        """Whether it is this worker's turn to try a server at fault; None where Redis cannot say.
+
+        A turn lasts as long as a lease, so that a worker that dies in the middle of its try does not keep the
+        others from theirs; `keep_turn` prolongs it.
+        """
         try:
             with translated():
-                return bool(await self._client.set(keys.probe(url), self._worker, nx=True, px=ms))
+                return bool(await self._client.set(keys.probe(url), self._worker, nx=True, px=self._lease_ms))
         except (RedisAway, RedisRefuses):
             return None
+
+    async def keep_turn(self, url: str) -> None:
+        """Prolong this worker's own turn, or take it anew where it had run out and nobody else has it."""
+        await self._own(keys.probe(url), keep=True)
+
+    async def give_turn(self, url: str) -> None:
+        """This worker leaves before its try has ended: somebody else may try at once."""
+        await self._own(keys.probe(url), keep=False)
 
     async def end_turn(self, url: str, reason: str, rest_ms: int) -> None:
         """The try failed: nobody's turn comes within `rest_ms`."""
@@ -142,14 +155,14 @@ class Board:
 
     async def keep_suspect(self, url: str) -> None:
         """Prolong this worker's own seat there; taken anew where it had run out and nobody else has it."""
-        await self._own_seat(url, keep=True)
+        await self._own(keys.suspect(url), keep=True)
 
     async def unseat_suspect(self, url: str) -> None:
         """Its suspect is no longer in flight there."""
-        await self._own_seat(url, keep=False)
+        await self._own(keys.suspect(url), keep=False)
 
-    async def _own_seat(self, url: str, *, keep: bool) -> None:
-        key = keys.suspect(url)
+    async def _own(self, key: str, *, keep: bool) -> None:
+        """Prolong what this worker holds, or give it up; what another one holds is left alone."""
         try:
             with translated():
                 async with self._client.pipeline() as pipe:

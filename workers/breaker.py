@@ -28,19 +28,15 @@ class Breaker:
         check: all that a server must pass; None, or why not. It may raise `Problem` where waiting will not mend it.
         refresh: the same for a server that another worker has found good: what is to be known of it, cheaply.
         pause_s: how long a server is left alone at first, at least; then twice as long each time.
-        turn_s: how long a try may take before another worker's turn comes.
         changed: called when a server comes up.
     """
 
-    def __init__(
-        self, *, check: Check, refresh: Check, pause_s: float, turn_s: float, changed: Callable[[], None]
-    ) -> None:
+    def __init__(self, *, check: Check, refresh: Check, pause_s: float, changed: Callable[[], None]) -> None:
         self.board: Board | None = None
         self.refusal: Problem | None = None
         self._check = check
         self._refresh = refresh
         self._pause_s = pause_s
-        self._turn_ms = round(turn_s * 1000)
         self._changed = changed
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._rejoining: set[asyncio.Task[None]] = set()
@@ -84,12 +80,12 @@ class Breaker:
             await asyncio.sleep(wait * random.uniform(1.0, 1.5))
             if server.up:
                 return
-            if self.board is not None and await self.board.take_turn(server.url, self._turn_ms) is False:
+            if self.board is not None and await self.board.take_turn(server.url) is False:
                 if passed_over:  # whoever's turn it was has tried it by now
                     server.tried.set()
                 wait, passed_over = self._pause_s, True
                 continue
-            problem = await self._try(server)
+            problem = await self._try_in_turn(server)
             if problem is None:
                 if self.board is not None:
                     await self.board.tell_up(server.url)
@@ -99,6 +95,20 @@ class Breaker:
             wait = server.left_alone(self._pause_s)
             if self.board is not None:
                 await self.board.end_turn(server.url, problem, round(wait * 1000))
+
+    async def _try_in_turn(self, server: Server) -> str | None:
+        """The turn is prolonged while the try lasts, and given back where it is broken off."""
+        if (board := self.board) is None:
+            return await self._try(server)
+        keeping = asyncio.create_task(_keep_turn(board, server.url))
+        try:
+            return await self._try(server)
+        except asyncio.CancelledError:
+            await end(keeping)
+            await board.give_turn(server.url)
+            raise
+        finally:
+            await end(keeping)
 
     async def _try(self, server: Server) -> str | None:
         try:
@@ -127,3 +137,9 @@ class Breaker:
             server.come_up()
             log.info("server %s answers again", server.url)
             self._changed()
+
+
+async def _keep_turn(board: Board, url: str) -> None:
+    while True:
+        await asyncio.sleep(board.lease_s / 3)
+        await board.keep_turn(url)

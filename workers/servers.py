@@ -62,7 +62,6 @@ class Servers:
             check=self._try,
             refresh=lambda server: self.refresh(server),
             pause_s=pause_s,
-            turn_s=3 * probe_s + 30,
             changed=lambda: self.changed(),
         )
 
