@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UV := $(shell command -v uv >/dev/null 2>&1 && uv --version >/dev/null 2>&1 && echo uv)
-BENCHES = $(filter-out bench/_% bench/conftest.py bench/budgets.py bench/twin.py,$(wildcard bench/*.py))
+BENCHES = $(filter-out bench/_% bench/conftest.py bench/budgets.py bench/twin.py bench/real_fleet.py,$(wildcard bench/*.py))
 ARGS ?=
 N ?= 3
 

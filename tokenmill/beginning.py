@@ -127,7 +127,8 @@ def command(folder: Path, file: Path, tokenizer: str | None) -> None:
     """Write a commented run file for the prompt files in FOLDER, a dataset for each.
 
     \b
-    Example:  tokenmill init prompts --tokenizer Qwen/Qwen3-8B
+    Example:
+      tokenmill init prompts --tokenizer Qwen/Qwen3-8B
     """
     for line in write(folder, file, tokenizer):
         click.echo(line)

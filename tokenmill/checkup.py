@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 import redis
 
-from budget import connections, environment, keys, runbook
+from budget import connections, environment, fleet, keys, runbook
 from budget.errors import Problem
 from producer.inspection import inspect
 from results.errors import ResultsError
@@ -212,16 +212,31 @@ def _owner(connection: "redis.Redis", config: RunConfig) -> Iterator[Finding]:
 
 def servers(config: RunConfig, chat: ChatTokenizer | None) -> Iterator[Finding]:
     """Every server, by all that a worker checks before its first job."""
-    if not config.servers:
+    urls = _members(config)
+    if not urls:
         said = "none is named in [sglang] servers: `tokenmill run` simulates one"
         yield Finding(check="servers", verdict="warn", said=said, mend="name your servers before a real run")
         return
-    yield from asyncio.run(_servers(config, chat))
+    yield from asyncio.run(_servers(config, urls, chat))
 
 
-async def _servers(config: RunConfig, chat: ChatTokenizer | None) -> list[Finding]:
+def _members(config: RunConfig) -> list[str]:
+    """The servers of the run file, with what `tokenmill servers` has said of them since the run began."""
+    url = environment.redis_url() or embedded.live_url(Path(config.output))
+    if url is None:
+        return config.servers
+    try:
+        connection = connections.connect(url)
+        state = OutputFolder(config.output).state()
+        runbook.refuse_another(runbook.published(connection), None if state is None else state.id)
+        return fleet.members(config.servers, fleet.wishes(connection))
+    except Problem:  # which is among the findings about Redis
+        return config.servers
+
+
+async def _servers(config: RunConfig, urls: list[str], chat: ChatTokenizer | None) -> list[Finding]:
     client = Client(environment.sglang_api_key(), READ_S)
-    pool = Servers(client, config.servers, 1.0, lambda: None)
+    pool = Servers(client, urls, 1.0, lambda: None)
     try:
         found = await asyncio.gather(*(_server(pool, server, config, chat) for server in pool.all))
     finally:

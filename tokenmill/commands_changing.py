@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 @set_option
 @click.pass_context
 def budget(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -> None:
-    """Show the caps, or change one, also while the run goes on: budget RUN.toml set DATASET TOKENS|none."""
+    """Show the caps, or change one, also while the run goes on: budget RUN.toml set DATASET TOKENS|none.
+
+    \b
+    Examples:
+      tokenmill budget RUN.toml
+      tokenmill budget RUN.toml set A1_chat 12000000
+    """
     from tokenmill import caps, runfile
 
     logs.configure()
@@ -38,7 +44,13 @@ def budget(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -
 @click.argument("tokens")
 @click.pass_obj
 def budget_set(file: "RunFile", dataset: str, tokens: str) -> None:
-    """Set the cap of DATASET to TOKENS (or to none: no cap)."""
+    """Set the cap of DATASET to TOKENS (or to none: no cap).
+
+    \b
+    Examples:
+      tokenmill budget RUN.toml set A1_chat 12000000
+      tokenmill budget RUN.toml set A1_chat none
+    """
     from tokenmill import caps
 
     known(file, (dataset,))
@@ -50,7 +62,13 @@ def budget_set(file: "RunFile", dataset: str, tokens: str) -> None:
 @set_option
 @click.pass_context
 def servers(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -> None:
-    """Show the servers, or change them while the run goes on: servers RUN.toml add|drain|remove URL."""
+    """Show the servers, or change them while the run goes on: servers RUN.toml add|drain|remove URL.
+
+    \b
+    Examples:
+      tokenmill servers RUN.toml
+      tokenmill servers RUN.toml drain http://gpu3:30000
+    """
     from tokenmill import fleet, runfile
 
     logs.configure()
@@ -70,7 +88,12 @@ def _change_server(file: "RunFile", url: str, word: "Wish") -> None:
 @click.argument("url")
 @click.pass_obj
 def servers_add(file: "RunFile", url: str) -> None:
-    """Use the server at URL from now on; also one that was drained or removed."""
+    """Use the server at URL from now on; also one that was drained or removed.
+
+    \b
+    Example:
+      tokenmill servers RUN.toml add http://gpu4:30000
+    """
     _change_server(file, url, "use")
 
 
@@ -78,7 +101,12 @@ def servers_add(file: "RunFile", url: str) -> None:
 @click.argument("url")
 @click.pass_obj
 def servers_drain(file: "RunFile", url: str) -> None:
-    """Send nothing new to the server at URL; what is in flight there finishes."""
+    """Send nothing new to the server at URL; what is in flight there finishes.
+
+    \b
+    Example:
+      tokenmill servers RUN.toml drain http://gpu3:30000
+    """
     _change_server(file, url, "drain")
 
 
@@ -86,7 +114,12 @@ def servers_drain(file: "RunFile", url: str) -> None:
 @click.argument("url")
 @click.pass_obj
 def servers_remove(file: "RunFile", url: str) -> None:
-    """Drain the server at URL and take it off the run's list; its workers leave."""
+    """Drain the server at URL and take it off the run's list; its workers leave.
+
+    \b
+    Example:
+      tokenmill servers RUN.toml remove http://gpu3:30000
+    """
     _change_server(file, url, "remove")
 
 
@@ -95,7 +128,13 @@ def servers_remove(file: "RunFile", url: str) -> None:
 @click.argument("datasets", nargs=-1)
 @click.option("--reason", help="Only those rejected for this reason, such as too_long.")
 def retry(file: "RunFile", datasets: tuple[str, ...], *, overrides: tuple[str, ...], reason: str | None) -> None:
-    """Bring rejected prompts back."""
+    """Bring rejected prompts back.
+
+    \b
+    Examples:
+      tokenmill retry RUN.toml
+      tokenmill retry RUN.toml A1_chat --reason timeout
+    """
     from tokenmill import retrying
 
     retrying.retry(file, redis_or_files(file), known(file, datasets), reason)
@@ -105,7 +144,12 @@ def retry(file: "RunFile", datasets: tuple[str, ...], *, overrides: tuple[str, .
 @run_file
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def reset(file: "RunFile", *, overrides: tuple[str, ...], yes: bool) -> None:
-    """Free the Redis database of this run; the files stay, and the next run is seeded from them."""
+    """Free the Redis database of this run; the files stay, and the next run is seeded from them.
+
+    \b
+    Example:
+      tokenmill reset RUN.toml
+    """
     from tokenmill import resetting
 
     resetting.reset(file, redis_or_files(file), sure=yes)

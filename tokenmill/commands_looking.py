@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 @click.option("--sample-cap", type=click.IntRange(min=1), default=7000, help="Cap in samples to compare with (7000).")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def plan(file: "RunFile", *, overrides: tuple[str, ...], sample_cap: int, as_json: bool) -> None:
-    """Say what a run still needs: tokens, answers, hours, and which datasets will run out of prompts."""
+    """Say what a run still needs: tokens, answers, hours, and which datasets will run out of prompts.
+
+    \b
+    Examples:
+      tokenmill plan RUN.toml
+      tokenmill plan RUN.toml --sample-cap 5000
+    """
     from tokenmill import planned
 
     planned.plan(file, redis_or_files(file, only_look=True), sample_cap=sample_cap, as_json=as_json)
@@ -35,7 +41,13 @@ def plan(file: "RunFile", *, overrides: tuple[str, ...], sample_cap: int, as_jso
 @click.option("--watch", is_flag=True, help="Keep showing it until all datasets are finished.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(file: "RunFile", *, overrides: tuple[str, ...], watch: bool, as_json: bool) -> None:
-    """Show tokens, progress, workers and servers of a run."""
+    """Show tokens, progress, workers and servers of a run.
+
+    \b
+    Examples:
+      tokenmill status RUN.toml --watch
+      tokenmill status RUN.toml --json
+    """
     from tokenmill.watching import once
     from tokenmill.watching import watch as keep_watching
 
@@ -50,7 +62,12 @@ def status(file: "RunFile", *, overrides: tuple[str, ...], watch: bool, as_json:
 @run_file
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def verify(file: "RunFile", *, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Derive every count from the files again and compare; exit 1 where something differs."""
+    """Derive every count from the files again and compare; exit 1 where something differs.
+
+    \b
+    Example:
+      tokenmill verify RUN.toml
+    """
     from results import verify as checker
 
     connection = redis_or_files(file, only_look=True)
@@ -92,7 +109,13 @@ def verify(file: "RunFile", *, overrides: tuple[str, ...], as_json: bool) -> Non
 def export(
     file: "RunFile", *, overrides: tuple[str, ...], kind: Any, datasets: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
-    """Write training files from the answers, each as a whole or not at all, and a manifest."""
+    """Write training files from the answers, each as a whole or not at all, and a manifest.
+
+    \b
+    Examples:
+      tokenmill export RUN.toml --format specforge
+      tokenmill export RUN.toml --format parquet --finish stop --split 0.95
+    """
     from results.exports import Options
     from tokenmill import exporting
 
@@ -104,7 +127,12 @@ def export(
 @run_file
 @click.option("--output", type=click.Path(path_type=Path), help="The file; report.html in the output folder.")
 def report(file: "RunFile", *, overrides: tuple[str, ...], output: Path | None) -> None:
-    """Write report.html: tokens, lengths, servers and rejects of the run, in one file that opens anywhere."""
+    """Write report.html: tokens, lengths, servers and rejects of the run, in one file that opens anywhere.
+
+    \b
+    Example:
+      tokenmill report RUN.toml --output run.html
+    """
     from tokenmill import exporting
 
     click.echo(exporting.report(file, redis_or_files(file), output))
@@ -117,6 +145,10 @@ def doctor(file: "RunFile", *, overrides: tuple[str, ...], as_json: bool) -> Non
     """Look at all that a run needs (tokenizer, prompts, disk, Redis, servers) and say what to mend.
 
     Changes nothing; exit 1 where something would keep the run from starting.
+
+    \b
+    Example:
+      tokenmill doctor RUN.toml
     """
     from tokenmill import doctor as examination
 

@@ -32,6 +32,11 @@ def run(file: "RunFile", *, overrides: tuple[str, ...], workers: int, as_json: b
 
     Starts a Redis of its own if TOKENMILL_REDIS_URL names none, and the simulated SGLang if the run file
     names no server.
+
+    \b
+    Examples:
+      tokenmill run RUN.toml
+      tokenmill run RUN.toml -n 2 --set sglang.concurrency=256
     """
     from rich.console import Console
 
@@ -61,7 +66,12 @@ def _check_prompts(file: "RunFile") -> None:
 @stay_option
 @wait_option
 def collect(file: "RunFile", *, overrides: tuple[str, ...], stay: bool, wait_s: float) -> None:
-    """Write the results: run it on the machine that has the output folder, before the others."""
+    """Write the results: run it on the machine that has the output folder, before the others.
+
+    \b
+    Example:
+      tokenmill collect RUN.toml
+    """
     from results.collector import Collector
 
     url = redis_url(file, needed_by="collect")
@@ -75,7 +85,13 @@ def collect(file: "RunFile", *, overrides: tuple[str, ...], stay: bool, wait_s: 
 @stay_option
 @wait_option
 def push(file: "RunFile", datasets: tuple[str, ...], *, overrides: tuple[str, ...], stay: bool, wait_s: float) -> None:
-    """Queue the prompts of all datasets (or of those named), and keep the queues topped up."""
+    """Queue the prompts of all datasets (or of those named), and keep the queues topped up.
+
+    \b
+    Examples:
+      tokenmill push RUN.toml
+      tokenmill push RUN.toml A1_chat B2_math
+    """
     from producer.loop import produce
 
     url = redis_url(file, needed_by="push")
@@ -125,7 +141,13 @@ def work(
     stay: bool,
     wait_s: float,
 ) -> None:
-    """Start workers, at any time, on any machine; they leave when all datasets are finished."""
+    """Start workers, at any time, on any machine; they leave when all datasets are finished.
+
+    \b
+    Examples:
+      tokenmill work RUN.toml -n 2
+      tokenmill work RUN.toml --server http://gpu3:30000
+    """
     from tokenmill.crew import Work
     from workers import addresses
 
@@ -158,6 +180,11 @@ def dashboard(
 
     Read-only, unless TOKENMILL_DASHBOARD_TOKEN is set: who gives that token on the page may change caps,
     drain servers and pause the run.
+
+    \b
+    Examples:
+      tokenmill dashboard RUN.toml
+      TOKENMILL_DASHBOARD_TOKEN=secret tokenmill dashboard RUN.toml --port 9000
     """
     try:
         from tokenmill.dashboard import serve

@@ -49,6 +49,12 @@ def command(
 
     FILE may be a file, a pattern in quotes (its files are one dataset), or hf://owner/name. Needs no Redis
     and no server.
+
+    \b
+    Examples:
+      tokenmill inspect prompts.jsonl --tokenizer Qwen/Qwen3-8B
+      tokenmill inspect 'shards/*.parquet' --field prompt=question
+      tokenmill inspect RUN.toml --dataset A1_chat
     """
     from producer.inspection import inspect
     from workers.chat import ChatTokenizer

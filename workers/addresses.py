@@ -15,7 +15,7 @@ class BadAddress(UserProblem):
 
 
 def checked(urls: Iterable[str], where: str) -> list[str]:
-    """The URLs as they are used, without the last slash.
+    """The URLs as they are used, without the last slash, each once.
 
     Args:
         where: where they were given, for the sentence: `[sglang] servers`, `--server`.
@@ -23,7 +23,7 @@ def checked(urls: Iterable[str], where: str) -> list[str]:
     Raises:
         BadAddress: one of them cannot be a server's.
     """
-    return [_checked(url, where) for url in urls]
+    return list(dict.fromkeys(_checked(url, where) for url in urls))
 
 
 def chosen(own: Sequence[str] | None, of_run: Sequence[str]) -> list[str]:

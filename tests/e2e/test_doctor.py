@@ -102,6 +102,20 @@ def test_a_database_of_another_run_is_refused(job: Job, redis_server: RedisServe
     assert "'theirs'" in verdict(examined(job, 1), "redis")[1]
 
 
+def test_servers_that_joined_are_looked_at_too_and_each_once(job: Job, start_simulator: StartSimulator) -> None:
+    url = start_simulator().url
+    job.dataset("A1", prompts("A1", 5))
+    job.tables["sglang"]["servers"] = [url, f"{url}/"]
+    job.write()
+    assert job.call("servers", "add", NO_SERVER).code == 0
+    found = examined(job, 1)
+    assert [finding["verdict"] for finding in found[f"server {url}"]].count("fail") == 0
+    assert verdict(found, f"server {NO_SERVER}")[0] == "fail"
+    assert sum(finding["said"].startswith("answers") for finding in found[f"server {url}"]) == 1
+    assert job.call("servers", "remove", NO_SERVER).code == 0
+    assert f"server {NO_SERVER}" not in examined(job, 0)
+
+
 def test_it_reads_well_on_a_terminal(plain: Job) -> None:
     ended = plain.call("doctor")
     assert ended.code == 0

@@ -69,10 +69,13 @@ def _of_run(status: Status) -> Iterable[Metric]:
         yield _filled(CounterMetricFamily(name, text, labels=["dataset"]), status.datasets, "name", field)
     for name, text, field in _GAUGES:
         yield _filled(GaugeMetricFamily(name, text, labels=["dataset"]), status.datasets, "name", field)
-    up = GaugeMetricFamily("tokenmill_server_up", "1 while the workers may use the server.", labels=["server"])
+    up = GaugeMetricFamily("tokenmill_server_up", "0 while the server is at fault.", labels=["server"])
+    draining = GaugeMetricFamily("tokenmill_server_draining", "1 while nothing new is sent to it.", labels=["server"])
     for server in status.servers:
-        up.add_metric([server.url], server.state == "up")
+        up.add_metric([server.url], server.state != "down")
+        draining.add_metric([server.url], server.state == "draining")
     yield up
+    yield draining
     for name, text, field in _SERVER:
         yield _filled(GaugeMetricFamily(name, text, labels=["server"]), status.servers, "url", field)
     for name, text, field in _WORKER:

@@ -68,7 +68,13 @@ def command(
     fault: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Serve a simulated SGLang: its API, deterministic answers, a model of its speed, and its faults."""
+    """Serve a simulated SGLang: its API, deterministic answers, a model of its speed, and its faults.
+
+    \b
+    Examples:
+      tokenmill sim --port 30000 --tokenizer Qwen/Qwen3-8B --length '*=lognormal:1500'
+      tokenmill sim --fault '{"mode": "unavailable", "probability": 0.1}'
+    """
     changes = {name: value for name, value in options.items() if value is not None}
     try:
         if fault:

@@ -21,6 +21,7 @@ def status(**changes: Any) -> Status:
         servers=[
             ServerStatus(url="http://gpu0:1", state="up", running=12, waiting=0, tokens_per_s=250),
             ServerStatus(url="http://gpu1:1", state="down", running=0, waiting=0, tokens_per_s=0, reason="refused"),
+            ServerStatus(url="http://gpu2:1", state="draining", running=3, waiting=0, tokens_per_s=50),
         ],
         generated_tokens=4007, wasted_tokens=7, collector=True,
         troubles=[Trouble(level="error", about="servers", what="it is down", mend="start it")],
