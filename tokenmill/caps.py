@@ -8,6 +8,7 @@ import redis
 
 from budget import connections, runbook
 from budget.errors import UserProblem
+from results.folder import OutputFolder
 from tokenmill import view, watching
 from tokenmill.embedded import EmbeddedRedis
 from tokenmill.runfile import RunFile
@@ -23,13 +24,32 @@ def _own_server(file: RunFile) -> Generator[Connection]:
 
 
 @contextmanager
-def _given(connection: Connection) -> Generator[Connection]:
+def _given(file: RunFile, connection: Connection) -> Generator[Connection]:
+    refuse_strangers(file, connection[0])
     yield connection
 
 
 def some_redis(file: RunFile, connection: "Connection | None") -> AbstractContextManager[Connection]:
-    """The run's Redis for a change: the one that runs, else its own, started for the moment."""
-    return _own_server(file) if connection is None else _given(connection)
+    """The run's Redis for a change: the one that runs, else its own, started for the moment.
+
+    Raises:
+        AnotherRun, OtherProtocol: as `refuse_strangers`.
+    """
+    return _own_server(file) if connection is None else _given(file, connection)
+
+
+def refuse_strangers(file: RunFile, client: "redis.Redis") -> None:
+    """Before anything is changed in it: the Redis must not hold another run, nor one of another version.
+
+    Raises:
+        AnotherRun: its run has another output folder; not known on a machine that has none.
+        OtherProtocol: another version of Tokenmill wrote it.
+    """
+    entry = runbook.published(client)
+    runbook.refuse_other(entry)
+    state = OutputFolder(file.output).state()
+    if state is not None:
+        runbook.refuse_another(entry, state.id)
 
 
 def show(file: RunFile, connection: "Connection | None") -> None:

@@ -1,5 +1,7 @@
 """The commands that change a run: its caps, its servers, its rejected prompts, its database."""
 
+from collections.abc import Callable
+from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +17,29 @@ from tokenmill.options import (
 
 if TYPE_CHECKING:
     from budget.fleet import Wish
+    from tokenmill.caps import Connection
     from tokenmill.runfile import RunFile
 
 
-@click.group(invoke_without_command=True)
-@click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml")
-@set_option
-@click.pass_context
-def budget(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -> None:
+def _run_file_group(function: Callable[..., None]) -> click.Group:
+    """A group of changes to a run, whose run file comes first: GROUP RUN.toml [CHANGE …]. Alone it shows how things are."""
+
+    def group(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -> None:
+        from tokenmill import runfile
+
+        logs.configure()
+        file = context.obj = runfile.load(run_toml, overrides)
+        if context.invoked_subcommand is None:
+            function(file, redis_or_files(file, only_look=True))
+
+    decorated: Callable[..., None] = click.pass_context(update_wrapper(group, function))
+    decorated = set_option(decorated)
+    decorated = click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml")(decorated)
+    return click.group(invoke_without_command=True)(decorated)
+
+
+@_run_file_group
+def budget(file: "RunFile", connection: "Connection | None") -> None:
     """Show the caps, or change one, also while the run goes on: budget RUN.toml set DATASET TOKENS|none.
 
     \b
@@ -30,13 +47,9 @@ def budget(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -
       tokenmill budget RUN.toml
       tokenmill budget RUN.toml set A1_chat 12000000
     """
-    from tokenmill import caps, runfile
+    from tokenmill import caps
 
-    logs.configure()
-    file = runfile.load(run_toml, overrides)
-    context.obj = file
-    if context.invoked_subcommand is None:
-        caps.show(file, redis_or_files(file, only_look=True))
+    caps.show(file, connection)
 
 
 @budget.command("set", context_settings={"ignore_unknown_options": True})  # so that -1 is read as a number
@@ -57,11 +70,8 @@ def budget_set(file: "RunFile", dataset: str, tokens: str) -> None:
     caps.change(file, redis_or_files(file), dataset, tokens)
 
 
-@click.group(invoke_without_command=True)
-@click.argument("run_toml", type=click.Path(path_type=Path), metavar="RUN.toml")
-@set_option
-@click.pass_context
-def servers(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -> None:
+@_run_file_group
+def servers(file: "RunFile", connection: "Connection | None") -> None:
     """Show the servers, or change them while the run goes on: servers RUN.toml add|drain|remove URL.
 
     \b
@@ -69,13 +79,9 @@ def servers(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) 
       tokenmill servers RUN.toml
       tokenmill servers RUN.toml drain http://gpu3:30000
     """
-    from tokenmill import fleet, runfile
+    from tokenmill import fleet
 
-    logs.configure()
-    file = runfile.load(run_toml, overrides)
-    context.obj = file
-    if context.invoked_subcommand is None:
-        fleet.show(file, redis_or_files(file, only_look=True))
+    fleet.show(file, connection)
 
 
 def _change_server(file: "RunFile", url: str, word: "Wish") -> None:

@@ -1,10 +1,14 @@
 """Parts of two versions at one Redis: the other one is refused, exit 4, at its start and in the middle of a run."""
 
+import json
+
 import pytest
 
 from budget.protocol import PROTOCOL
+from results.folder import OutputFolder
 from tests.e2e_support import HELD_TOKENS, Job, RedisServer, prompts, wait_for
 from tests.job_fixtures import StartSimulator
+from workers.contracts import job_id
 
 COUNT, SLOTS = 40, 4
 NEWER = {"protocol": "99", "release": "9.9"}
@@ -29,6 +33,29 @@ def test_a_part_that_comes_to_a_newer_run(job: Job, redis_server: RedisServer, p
     assert "Tokenmill 9.9 (protocol 99)" in sentence and f"(protocol {PROTOCOL})" in sentence
     assert "tokenmill reset" in sentence
     assert redis_server.client.hgetall("run") == before
+
+
+@pytest.mark.parametrize(
+    "command", [("budget", "set", "A1", "100"), ("servers", "add", "http://127.0.0.1:9"), ("retry",)], ids=lambda c: c[0]
+)
+def test_a_change_to_a_newer_run_or_to_anothers(job: Job, redis_server: RedisServer, command: tuple[str, ...]) -> None:
+    job.dataset("A1", prompts("A1", 3))
+    job.write()
+    rejected = {"id": "1", "dataset": "A1", "job": job_id("A1", "1"), "reason": "timeout", "attempts": 3}
+    folder = OutputFolder(job.output)
+    folder.prepare(["A1"])
+    folder.check("test", {})
+    folder.rejected("A1").write_text(json.dumps(rejected) + "\n")
+    client = redis_server.client
+    client.hset("run", mapping={**NEWER, "name": "test", "config": "{}"})
+    before = client.keys()
+    ended = job.call(*command)
+    assert (ended.code, "protocol 99" in refusal(ended.err)) == (4, True)
+
+    client.hset("run", mapping={"protocol": str(PROTOCOL), "name": "theirs", "output_id": "another folder's"})
+    ended = job.call(*command)
+    assert (ended.code, "'theirs'" in refusal(ended.err)) == (4, True)
+    assert client.keys() == before
 
 
 def test_a_newer_version_takes_over_under_running_parts(
