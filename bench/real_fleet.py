@@ -67,7 +67,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = shlex.split(serve.format(port=self.port))
         self._log = folder / f"{name}.log"
-        self._process: "subprocess.Popen[bytes] | None" = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self._log.open("ab") as log:
@@ -141,8 +141,9 @@ def until(what: str, condition: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
-def story(first: Server, second: Server, third: Server, run_file: Path, watch: Watch) -> None:
+def story(servers: list[Server], run_file: Path, watch: Watch) -> None:
     """What happens to the servers while the run goes on."""
+    first, second, third = servers
 
     def more(count: int, what: str) -> None:
         target = watch.answers + count
@@ -234,7 +235,7 @@ def main() -> None:
         watch = Watch(run_file, redis.url)
         watch.start()
         watch.say("the run begins, on first and second")
-        story(*servers, run_file, watch)
+        story(servers, run_file, watch)
         tokenmill(run_file, "budget", "set", "A1", "0")
         code = run.wait(PATIENCE_S)
         watch.over.set()

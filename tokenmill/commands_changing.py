@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _run_file_group(function: Callable[..., None]) -> click.Group:
-    """A group of changes to a run, whose run file comes first: GROUP RUN.toml [CHANGE …]. Alone it shows how things are."""
+    """A group of changes to a run, after its run file: GROUP RUN.toml [CHANGE …]. Alone it shows how things are."""
 
     def group(context: click.Context, run_toml: Path, overrides: tuple[str, ...]) -> None:
         from tokenmill import runfile

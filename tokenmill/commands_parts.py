@@ -38,15 +38,14 @@ def run(file: "RunFile", *, overrides: tuple[str, ...], workers: int, as_json: b
       tokenmill run RUN.toml
       tokenmill run RUN.toml -n 2 --set sglang.concurrency=256
     """
-    from rich.console import Console
-
     from results.folder import OutputFolder
     from tokenmill.local import LocalRun, simulator_config
+    from tokenmill.progress import Steady
 
     simulator_config(file)
     _check_prompts(file)
     OutputFolder(file.output).refuse_if_taken()
-    console = Console(stderr=as_json)
+    console = Steady(stderr=as_json)
     sys.exit(
         LocalRun(file, overrides=overrides, workers=workers, wait_s=wait_s, as_json=as_json, console=console).run()
     )

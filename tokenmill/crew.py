@@ -1,7 +1,6 @@
 """Workers for the servers of a run: so many processes for each, also for those that join in mid-run."""
 
 import logging
-import signal
 import sys
 import threading
 import time
@@ -10,7 +9,7 @@ from typing import Any
 
 import redis
 
-from budget import connections, environment, fleet
+from budget import connections, environment, fleet, signals
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import UserProblem
 from tokenmill.children import Child, worst_exit
@@ -83,8 +82,7 @@ class Signals:
         self.count = 0
 
     def catch(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+        signals.catch(self._on_signal)
 
     def _on_signal(self, *_: Any) -> None:
         self.count += 1

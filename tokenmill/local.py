@@ -7,7 +7,6 @@ finished. Killed anywhere, the same command continues.
 
 import json
 import logging
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,16 +17,15 @@ from urllib.parse import urlsplit
 import msgspec
 import redis
 from rich.console import Console
-from rich.live import Live
 
-from budget import connections, environment, runbook, snapshot
+from budget import connections, environment, runbook, signals, snapshot
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Exit, OutsideFault, Problem
-from results import reporting
-from tokenmill import screen, status, view
+from tokenmill import farewell, status, view
 from tokenmill.children import Child
 from tokenmill.crew import LOOK_S, Crew, servers_now
 from tokenmill.embedded import EmbeddedRedis
+from tokenmill.progress import Progress
 from tokenmill.runfile import RunFile, RunFileProblem, refuse_unknown
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.process import SimulatorProcess
@@ -35,7 +33,6 @@ from workers.simulator.process import SimulatorProcess
 log = logging.getLogger("tokenmill.run")
 
 POLL_S = 0.1
-LINE_EVERY_S = 5.0
 SAME_SIGNAL_S = 1.0
 MAX_RESTARTS = 20
 
@@ -96,8 +93,7 @@ class LocalRun:
 
     def run(self) -> Exit:
         """Run to the end. Returns the exit code; raises `Problem` where a part fails."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+        signals.catch(self._on_signal)
         url = environment.redis_url()
         if url:
             return self._with_redis(url)
@@ -309,8 +305,8 @@ class LocalRun:
     def _say(self, sentence: str) -> None:
         self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
-    def _progress(self) -> "_Progress":
-        return _Progress(self._console, self._status, quiet=self._as_json)
+    def _progress(self) -> Progress:
+        return Progress(self._console, self._status, quiet=self._as_json)
 
     # -- the end
 
@@ -328,75 +324,12 @@ class LocalRun:
             self._say("already complete: every dataset has its tokens or no prompts left; no request was sent")
         seconds = time.monotonic() - self._started
         self._console.print(view.summary(final, seconds if self._crew else None, self._spent_before or {}))
-        self._tell_next(final, interrupted)
-        self._write_report(final)
+        farewell.tell_next(self.file, final, self._say, simulated=self.simulated, interrupted=interrupted)
+        if not self._signals:  # somebody waits for the end
+            farewell.write_report(self.file, final, self._say, simulated=self.simulated)
         if self._as_json:
             print(json.dumps(msgspec.to_builtins(final)))
         return Exit.INTERRUPTED if interrupted else Exit.DONE
-
-    def _tell_next(self, final: status.Status, interrupted: bool) -> None:
-        path, tokenmill = self.file.path, view.program("tokenmill")
-        if final.wasted_tokens:
-            self._say(f"{view.tokens(final.wasted_tokens)} tokens were generated and not kept")
-        answers = [self.file.output / dataset.name / "raw_responses.jsonl" for dataset in final.datasets]
-        if written := [file for file in answers if file.exists() and file.stat().st_size]:
-            self._say(f"\nthe answers, a file for each dataset: {self.file.output}/*/raw_responses.jsonl")
-            if record := view.record(written[-1]):
-                self._say(f"one of them: {record}")
-        if self.simulated:
-            self._say("these come from the simulated SGLang: name real servers in [sglang] servers of the run file")
-        self._say("\nnext:")
-        if interrupted:
-            self._say(f"  go on where it stopped:             {tokenmill} run {path}")
-        else:
-            self._say("  your own prompts:                   copy the run file, name your files in [[dataset]]")
-        self._say(f"  watch it from a second terminal:    {tokenmill} status {path} --watch")
-        self._say(f"  check every count against the files: {tokenmill} verify {path}")
-        self._say(f"  training files of the answers:      {tokenmill} export {path} --format specforge")
-
-    def _write_report(self, final: status.Status) -> None:
-        """Last, because it reads every answer once more; not where somebody waits for the end."""
-        if self._signals:
-            return
-        try:
-            caps = {dataset.name: dataset.cap for dataset in final.datasets}
-            path = reporting.write(self.config, caps=caps, simulated=self.simulated)
-        except Exception as error:  # the run has done its work: whatever is wrong here must not say otherwise
-            self._say(f"  the report could not be written:   {error}")
-        else:
-            self._say(f"  lengths, times, servers, rejects:   {path}")
-
-
-class _Progress:
-    """A live table in a terminal; in a log, a line every few seconds. A context manager giving `show()`."""
-
-    def __init__(self, console: Console, read: Callable[[], "status.Status | None"], *, quiet: bool) -> None:
-        self._console = console
-        self._read = read
-        self._quiet = quiet
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        self._next = 0.0
-
-    def __enter__(self) -> Callable[[], None]:
-        if self._live is not None:
-            self._live.start()
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def _show(self) -> None:
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + (0.5 if self._live is not None else LINE_EVERY_S)
-        now = self._read()
-        if now is None:
-            self._next = time.monotonic() + 0.5
-        elif self._live is not None:
-            self._live.update(screen.live(now, self._console, own_parts=True), refresh=True)
-        elif not self._quiet:
-            self._console.print(view.log_lines(now), highlight=False, markup=False, soft_wrap=True)
 
 
 def simulator_config(file: RunFile) -> SimulatorConfig:

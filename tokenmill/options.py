@@ -2,7 +2,6 @@
 
 import logging
 import math
-import signal
 import threading
 from collections.abc import Callable
 from functools import update_wrapper
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from budget import environment, failpoints
+from budget import environment, failpoints, signals
 from budget.errors import UserProblem
 from tokenmill import logs
 
@@ -112,8 +111,7 @@ def stop_on_signals() -> threading.Event:
     def on_signal(number: int, frame: object) -> None:
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+    signals.catch(on_signal)
     return stop
 
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import math
 import random
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ import redis
 from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker
 
-from budget import connections, environment, process, snapshot, sweep
+from budget import connections, environment, process, signals, snapshot, sweep
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Interrupted, Problem
 from budget.fleet import Board
@@ -145,7 +144,7 @@ class AsyncWorker(BaseWorker):
 
     async def _work(self, logging_level: str | None, date_format: str, log_format: str) -> None:
         self._loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in signals.wanted():
             self._loop.add_signal_handler(number, self._on_signal)
         joined = await asyncio.to_thread(self._join)
         if joined is None:

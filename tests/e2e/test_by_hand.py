@@ -211,7 +211,7 @@ def test_sigterm_drains_and_a_second_one_gives_everything_back(
     simulator.hold()
     cold = job.start("work")
     in_flight(redis_server, job)
-    cold.send(signal.SIGTERM)
+    cold.send(signal.SIGHUP)  # the terminal that it was started from is closed
     wait_for("the worker to drain", lambda: "draining" in cold.text)
     cold.send(signal.SIGTERM)
     assert cold.ended() == 3, cold.text

@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import select
 import signal
+import subprocess
 from collections.abc import Callable
 
 import pytest
 
-from tests.e2e_support import Job, Simulator, processes_of, prompts, wait_for
+from tests.e2e_support import PATIENCE_S, ROOT, Job, Simulator, processes_of, prompts, wait_for
 
 StartSimulator = Callable[..., Simulator]
 
@@ -188,6 +190,43 @@ def test_ctrl_c_drains_and_the_same_command_continues(local_job: Job) -> None:
         if name.endswith("raw_responses.jsonl"):
             assert (job.output / name).read_bytes().startswith(data)
     assert len(requests(job)) == 180, "what was drained was not asked again"
+
+
+def test_a_closed_terminal_drains_a_run(local_job: Job) -> None:
+    """Its hang-up is heard, and that nothing can be printed any more is nobody's fault."""
+    job = local_job
+    three_datasets(job, 60, max_tokens=1_000_000)
+    simulated(job, speed=1)
+    job.write()
+    ours, theirs = os.openpty()
+    run = subprocess.Popen(
+        ["setsid", "--ctty", *job.command("run")], env=job.environment, stdin=theirs, stdout=theirs, stderr=theirs,
+        cwd=ROOT,
+    )  # fmt: skip
+    os.close(theirs)
+    while job.count() < 5:
+        if select.select([ours], [], [], 0.1)[0]:
+            os.read(ours, 65536)  # as a terminal does
+    os.close(ours)
+    assert run.wait(PATIENCE_S) == 3
+    wait_for("its parts to be gone", lambda: processes_of(job.folder) == [])
+    assert 5 <= job.count() < 180
+    job.check()
+
+
+def test_a_run_whose_output_nobody_reads_goes_on(local_job: Job) -> None:
+    """As with `| head -1`."""
+    job = local_job
+    three_datasets(job, 20, max_tokens=1_000_000)
+    simulated(job, speed=20)
+    command = job.write().command("run")
+    with (job.folder / "complaints").open("wb") as complaints:
+        run = subprocess.Popen(command, env=job.environment, stdout=subprocess.PIPE, stderr=complaints, cwd=ROOT)
+    assert run.stdout is not None
+    run.stdout.readline()
+    run.stdout.close()
+    assert (run.wait(PATIENCE_S), (job.folder / "complaints").read_text()) == (0, "")
+    job.check_all_answered()
 
 
 def test_kill_9_of_run_leaves_no_child_and_nothing_is_lost(local_job: Job) -> None:

@@ -35,9 +35,10 @@ def test_a_part_that_comes_to_a_newer_run(job: Job, redis_server: RedisServer, p
     assert redis_server.client.hgetall("run") == before
 
 
-@pytest.mark.parametrize(
-    "command", [("budget", "set", "A1", "100"), ("servers", "add", "http://127.0.0.1:9"), ("retry",)], ids=lambda c: c[0]
-)
+CHANGES = [("budget", "set", "A1", "100"), ("servers", "add", "http://127.0.0.1:9"), ("retry",)]
+
+
+@pytest.mark.parametrize("command", CHANGES, ids=lambda command: command[0])
 def test_a_change_to_a_newer_run_or_to_anothers(job: Job, redis_server: RedisServer, command: tuple[str, ...]) -> None:
     job.dataset("A1", prompts("A1", 3))
     job.write()

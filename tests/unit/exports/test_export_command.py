@@ -12,8 +12,8 @@ from budget.errors import UserProblem
 from results import reporting
 from results.errors import DiskFault
 from tests.unit.exports.shelf import Shelf, record
+from tokenmill import farewell
 from tokenmill.cli import cli
-from tokenmill.local import LocalRun
 
 RUN_FILE = """
 [run]
@@ -93,7 +93,7 @@ def test_a_report_that_cannot_be_written_does_not_fail_the_run(
         return Path("report.html")
 
     monkeypatch.setattr(reporting, "write", write)
-    run: Any = SimpleNamespace(_signals=0, config=shelf.config, simulated=True, _say=said.append)
-    LocalRun._write_report(run, final)  # pyright: ignore[reportPrivateUsage]
+    file: Any = SimpleNamespace(config=shelf.config)
+    farewell.write_report(file, final, said.append, simulated=True)
     assert len(said) == 1
     assert str(problem) in said[0] if problem else "report.html" in said[0]

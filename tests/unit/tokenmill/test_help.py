@@ -1,7 +1,7 @@
 """Every command's help has examples, and the examples are command lines that the command takes."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
@@ -33,8 +33,12 @@ def test_its_examples_are_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     found = examples(COMMANDS[name])
     assert found, f"{name} --help has no example"
     called: list[str] = []
+
+    def noting(path: str) -> Callable[..., None]:
+        return lambda *_arguments, **_options: called.append(path)
+
     for path, command in COMMANDS.items():
-        monkeypatch.setattr(command, "callback", lambda path=path, **_options: called.append(path))
+        monkeypatch.setattr(command, "callback", noting(path))
     for arguments in found:
         called.clear()
         cli.main(arguments, standalone_mode=False)
