@@ -150,13 +150,13 @@ class Collector:
         while True:
             try:
                 if self._stop.is_set():
-                    self._leave()
+                    self._leave(entry)
                     return False
                 if not self._seeded:
                     self._seed(entry, again=ready)
                     ready = True
                 if self._look(entry):
-                    self._leave()
+                    self._leave(entry)
                     return True
                 if self._seeded:
                     self._collect(block_s=min(_BLOCK_S, self._beat_s))
@@ -287,13 +287,14 @@ class Collector:
     def _tokens(self) -> dict[str, int]:
         return {name: sink.index.tokens for name, sink in self._sinks.items()}
 
-    def _leave(self) -> None:
+    def _leave(self, entry: Entry) -> None:
         """Write what still waits, and what was dropped; where Redis is away it keeps that for the next start."""
         try:
             while self._collect(block_s=None).full:
                 self._tick()
             for name in self._names:
                 dropped.write(self._connection, self._folder.dropped(name), name)
+            entry.is_seeded()  # keeps what was said since the last look
         except (RedisAway, RedisRefuses) as problem:
             log.warning("left before all was written, Redis keeps it for the next start: %s", problem)
 

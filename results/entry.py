@@ -13,10 +13,13 @@ import redis
 from budget import damage, keys, runbook
 from budget.connections import translated
 from budget.protocol import PROTOCOL
-from results.folder import Cap, FolderState, OutputFolder
+from results.folder import Cap, FolderState, OutputFolder, Prompts
 from workers.contracts import RunConfig, fingerprint
 
 # What the collector itself writes; the other fields are facts.
+# Of each dataset: cap, the file's cap, prompts, whether they are exhausted.
+Budgets = list[tuple[bytes | None, bytes | None, bytes | None, bytes | None]]
+
 _OWN_FIELDS = frozenset({"config", "name", "output_id", "protocol", "release", "max_tokens_total"})
 
 
@@ -73,8 +76,8 @@ class Entry:
             pipe.info("server")
             pipe.hgetall(keys.RUN)
             for dataset in self._config.datasets:
-                pipe.hmget(keys.budget(dataset.name), "cap", "cap_file")
-            ready, server, entry, *caps = pipe.execute()
+                pipe.hmget(keys.budget(dataset.name), "cap", "cap_file", "inputs", "exhausted")
+            ready, server, entry, *budgets = pipe.execute()
         fields = {name.decode(): value.decode("utf-8", "replace") for name, value in entry.items()}
         if ready is None or ready.decode() != server["run_id"] or fields.get("output_id") != self._state.id:
             return False
@@ -83,17 +86,33 @@ class Entry:
             for name, value in fields.items()
             if name not in _OWN_FIELDS and not name.startswith("fingerprint:")
         }
-        self._save(facts={**self._state.facts, **facts}, caps={**self._state.caps, **self._caps(caps)})
+        self._save(
+            facts={**self._state.facts, **facts},
+            caps={**self._state.caps, **self._caps(budgets)},
+            prompts={**self._state.prompts, **self._prompts(budgets)},
+        )
         return True
 
-    def _caps(self, answers: list[tuple[bytes | None, bytes | None]]) -> dict[str, Cap]:
+    def _prompts(self, budgets: Budgets) -> dict[str, Prompts]:
+        """What the producer has said of the prompts of those datasets that it has counted."""
+        counts = {
+            dataset.name: (damage.optional(inputs, keys.budget(dataset.name), "inputs"), exhausted == b"1")
+            for dataset, (_, _, inputs, exhausted) in zip(self._config.datasets, budgets, strict=True)
+        }
+        return {
+            name: Prompts(inputs=inputs, exhausted=exhausted)
+            for name, (inputs, exhausted) in counts.items()
+            if inputs is not None
+        }
+
+    def _caps(self, budgets: Budgets) -> dict[str, Cap]:
         """The caps as Redis has them, of the datasets whose cap it knows."""
         return {
             dataset.name: Cap(
                 cap=damage.optional(cap, keys.budget(dataset.name), "cap"),
                 file=damage.optional(in_file, keys.budget(dataset.name), "cap_file"),
             )
-            for dataset, (cap, in_file) in zip(self._config.datasets, answers, strict=True)
+            for dataset, (cap, in_file, _, _) in zip(self._config.datasets, budgets, strict=True)
             if cap is not None and in_file is not None
         }
 

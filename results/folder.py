@@ -26,11 +26,18 @@ class Cap(msgspec.Struct, frozen=True, kw_only=True):
     file: int | None
 
 
+class Prompts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many prompts a dataset's file has, and whether the producer found nothing left to queue."""
+
+    inputs: int
+    exhausted: bool
+
+
 class FolderState(msgspec.Struct, frozen=True, kw_only=True):
     """What `folder.json` holds. `facts` is what the run's parts noted in Redis, such as the tokenizer's facts.
 
     `caps` are there because one that was set by hand stands nowhere else: a Redis that was lost would
-    fall back to the run file's.
+    fall back to the run file's. `prompts` is for who looks at the files alone.
     """
 
     id: str
@@ -38,6 +45,7 @@ class FolderState(msgspec.Struct, frozen=True, kw_only=True):
     fingerprints: dict[str, dict[str, str]] = {}
     facts: dict[str, str] = {}
     caps: dict[str, Cap] = {}
+    prompts: dict[str, Prompts] = {}
     schema: int = 1
 
     def cap(self, dataset: str, in_file: int | None) -> int | None:
@@ -183,6 +191,15 @@ class OutputFolder:
         """
         state = self.state()
         return in_file if state is None else state.cap(dataset, in_file)
+
+    def prompts(self, dataset: str) -> Prompts | None:
+        """What the folder knows of a dataset's prompts; None where they were never counted.
+
+        Raises:
+            BadFolder: its state is damaged, or of a newer version.
+        """
+        state = self.state()
+        return None if state is None else state.prompts.get(dataset)
 
     def check(self, run: str, fingerprints: Mapping[str, Mapping[str, str]]) -> FolderState:
         """The folder's state, checked to be this run's; a new folder becomes it.

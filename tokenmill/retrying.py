@@ -9,6 +9,7 @@ from budget import connections, keys, runbook, verbs
 from budget.errors import UserProblem
 from budget.ledger import Ledger
 from results.summary import rejected_now
+from tokenmill import watching
 from tokenmill.caps import Connection, some_redis
 from tokenmill.runfile import RunFile
 from workers.contracts import encode_line, pack_lines
@@ -26,13 +27,14 @@ def retry(file: RunFile, connection: "Connection | None", datasets: list[str], r
     if not any(found.values()):
         why = f" for the reason {reason}" if reason else ""
         raise UserProblem(f"no prompt of {', '.join(datasets)} is rejected{why}: see rejected.jsonl for what is")
-    with some_redis(file, connection) as (client, _):
+    with some_redis(file, connection) as (client, where):
         ledger = Ledger(client)
         for name, prompts in found.items():
             back = sum(_bring_back(ledger, name, prompts[at : at + BATCH]) for at in range(0, len(prompts), BATCH))
             if prompts:
                 click.echo(f"{name}: {back} of {len(prompts)} rejected prompts are back")
-    if connection is None:
+        is_produced = any(dataset.producer for dataset in watching.read(file, (client, where)).datasets)
+    if not is_produced:
         click.echo(f"they are tried at the next start: tokenmill run {file.path}")
 
 

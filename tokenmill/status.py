@@ -12,7 +12,7 @@ from rq.utils import utcparse
 from budget import connections, fleet, keys, snapshot
 from budget.damage import shown_number
 from budget.snapshot import DatasetState, RunState
-from results.folder import OutputFolder
+from results.folder import OutputFolder, Prompts
 from results.summary import FileTotals, file_totals
 from tokenmill.state import DatasetStatus, ServerStatus, Status, WorkerStatus
 from tokenmill.troubles import troubles
@@ -84,7 +84,7 @@ def offline(config: RunConfig, *, simulated: bool) -> Status:
     for dataset in config.datasets:
         total = totals[dataset.name]
         cap = folder.cap(dataset.name, dataset.max_tokens)
-        state = _file_state(dataset.name, cap, dataset.max_samples, total)
+        state = _file_state(dataset.name, cap, dataset.max_samples, total, folder.prompts(dataset.name))
         run_state = RunState(datasets=[state], total_cap=None)
         status = _dataset(run_state, state, 0.0)
         if config.max_tokens_total is not None and spent_in_all >= config.max_tokens_total:
@@ -103,7 +103,10 @@ def offline(config: RunConfig, *, simulated: bool) -> Status:
     )
 
 
-def _file_state(name: str, cap: int | None, max_samples: int | None, total: FileTotals) -> DatasetState:
+def _file_state(
+    name: str, cap: int | None, max_samples: int | None, total: FileTotals, prompts: Prompts | None
+) -> DatasetState:
+    done = total.answers + total.rejected
     return DatasetState(
         name=name,
         cap=cap,
@@ -118,11 +121,12 @@ def _file_state(name: str, cap: int | None, max_samples: int | None, total: File
         intermediate=0,
         leased=0,
         waiting=0,
-        done=total.answers + total.rejected,
+        done=done,
         wasted=0,
-        inputs=None,
+        inputs=None if prompts is None else prompts.inputs,
         foreign=total.foreign,
-        exhausted=False,
+        # Not where some were brought back since (`retry`).
+        exhausted=prompts is not None and prompts.exhausted and done - total.foreign >= prompts.inputs,
         full=False,
         max_samples=max_samples,
     )

@@ -84,7 +84,7 @@ def summary(status: Status, seconds: float | None, before: Mapping[str, int]) ->
             dataset.name,
             tokens(dataset.cap),
             tokens(dataset.spent),
-            "-" if dataset.overshoot is None else f"{dataset.overshoot:.1%}",
+            "-" if dataset.overshoot is None or dataset.reason != "budget" else f"{dataset.overshoot:.1%}",
             str(dataset.committed),
             str(dataset.dropped),
             str(dataset.rejected),

@@ -106,6 +106,7 @@ class ChatTokenizer:
         try:
             tokenizer = _load(name, offline=True)
         except ChatProblem:
+            log.info("the tokenizer %s is not on this machine: asking the hub for it", name)
             tokenizer = _load(name, offline=False)
         return cls(name, tokenizer, kwargs, _hub_folder(name), special_tokens_in_text=special_tokens_in_text)
 

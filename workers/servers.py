@@ -189,6 +189,8 @@ class Servers:
         status, model = await self.client.model(server.url)
         if status in (401, 403):
             raise KeyRefused(f"server {server.url} refuses the API key: set TOKENMILL_SGLANG_API_KEY")
+        if model is None and status == 200:
+            return "its answer to /model_info is none of SGLang's: is it an SGLang server?"
         if model is None:
             return f"it answers HTTP {status} to /model_info"
         if model.context_length is None:

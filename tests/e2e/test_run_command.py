@@ -150,7 +150,9 @@ def test_the_last_line_of_json_is_the_documented_status(local_job: Job) -> None:
     assert status["generated_tokens"] == a1["spent"] + b2["spent"] + status["wasted_tokens"]
     offline = job.status()
     assert set(offline) == STATUS_KEYS
-    assert [d["spent"] for d in offline["datasets"]] == [d["spent"] for d in status["datasets"]]
+    for name in ("spent", "complete", "reason", "inputs", "committed"):
+        assert [d[name] for d in offline["datasets"]] == [d[name] for d in status["datasets"]]
+    assert offline["state"] == "complete"
     job.check()
 
 
