@@ -171,7 +171,7 @@ def _read_rids(value: Any, count: int, is_list: bool) -> list[str]:
     return cast(list[str], rids)
 
 
-def _check_length(tokens: int, sampling: Sampling, context: int) -> None:
+def check_length(tokens: int, sampling: Sampling, context: int) -> None:
     if tokens >= context:
         raise request_error(
             f"The input ({tokens} tokens) is longer than the model's context length ({context} tokens)."
@@ -190,6 +190,15 @@ def _check_length(tokens: int, sampling: Sampling, context: int) -> None:
             f"Input length ({tokens} tokens) exceeds the maximum allowed length ({most} tokens). "
             "Use a shorter input or enable --allow-auto-truncate."
         )
+
+
+def samples(rid: str, ids: list[int], sampling: Sampling) -> list[Prompt]:
+    """One prompt as often as it is to be answered."""
+    mark = digest(ids)
+    rids = [rid] if sampling.n == 1 else [uuid.uuid4().hex for _ in range(sampling.n)]
+    return [
+        Prompt(rid=own, input_ids=ids, digest=mark, sampling=sampling, index=index) for index, own in enumerate(rids)
+    ]
 
 
 def _refuse_unsupported(body: dict[str, Any]) -> None:
@@ -249,18 +258,15 @@ def _parse(body: dict[str, Any], stream: bool, vocabulary: Vocabulary, context: 
     for item, settings in zip(ids, raw_params, strict=True):
         shared = params and settings is raw_params[0]
         params.append(params[0] if shared else parse_sampling(settings, vocabulary.size))
-        _check_length(len(item), params[-1], context)
+        check_length(len(item), params[-1], context)
     for item in ids:
         if item and not (min(item) >= 0 and max(item) < vocabulary.size):
             raise Poison
     if len(ids) == 1 and not ids[0]:
         raise Poison
-    prompts: list[Prompt] = []
-    for rid, item, sampling in zip(rids, ids, params, strict=True):
-        mark = digest(item)
-        for index in range(sampling.n):
-            own = rid if sampling.n == 1 else uuid.uuid4().hex
-            prompts.append(Prompt(rid=own, input_ids=item, digest=mark, sampling=sampling, index=index))
+    prompts = [
+        prompt for rid, item, sampling in zip(rids, ids, params, strict=True) for prompt in samples(rid, item, sampling)
+    ]
     return Batch(
         prompts=prompts,
         as_list=is_list or len(prompts) > 1,

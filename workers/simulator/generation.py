@@ -6,7 +6,9 @@ counted as finished, aborted or failed, with the tokens that it really cost.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 from aiohttp import web
 
@@ -35,6 +37,16 @@ DATASET_HEADER = "X-Tokenmill-Dataset"
 QUEUE_FULL = "The request queue is full."
 # A stream's events come with each token; below this interval several share one.
 _EVENT_S = 0.02
+
+
+class QueueFull(ApiError):
+    """So many requests wait already that no more are taken."""
+
+    def __init__(self) -> None:
+        said = unavailable(QUEUE_FULL)
+        super().__init__(said.status, said.body)
+
+
 _CONNECTION_FAULTS = frozenset(("reset_after_headers", "cut_body", "drip"))
 
 
@@ -66,6 +78,26 @@ class Generation:
         except Poison:
             self._crash()
             await hang()
+        try:
+            async with self.in_flight(request, batch) as tickets:
+                if batch.stream:
+                    return await self._answer_stream(request, batch, tickets)
+                return await self._answer(request, batch, tickets)
+        except QueueFull:
+            if not batch.stream:
+                raise
+            reason = {"type": "abort", "status_code": 503, "message": QUEUE_FULL}
+            rid = batch.prompts[0].rid
+            full = never_ran(rid, reason, self._config.weight_version, 0.0, time.time())
+            return await self._stream(request, event(full) + DONE)
+
+    @asynccontextmanager
+    async def in_flight(self, request: web.Request, batch: Batch) -> AsyncGenerator[list[Ticket]]:
+        """The tickets of a batch while it is in flight, after the faults that come before that.
+
+        Raises:
+            ApiError: it is refused, or a fault says so.
+        """
         if self.is_dead or self.is_crashed:
             await hang()
         dataset = request.headers.get(DATASET_HEADER, "")
@@ -79,18 +111,12 @@ class Generation:
             if self._scheduler.is_in_flight(prompt.rid):
                 raise request_error(f"Duplicate request ID detected: {prompt.rid}")
         if self._scheduler.engine.is_full(len(batch.prompts)):
-            if not batch.stream:
-                raise unavailable(QUEUE_FULL)
-            reason = {"type": "abort", "status_code": 503, "message": QUEUE_FULL}
-            full = never_ran(head.rid, reason, self._config.weight_version, 0.0, time.time())
-            return await self._stream(request, event(full) + DONE)
+            raise QueueFull
         tickets = self._submit(batch, dataset, fault)
         self._open += 1
         self.idle.clear()
         try:
-            if batch.stream:
-                return await self._answer_stream(request, batch, tickets)
-            return await self._answer(request, batch, tickets)
+            yield tickets
         finally:
             self._settle(tickets)
             self._open -= 1
@@ -129,11 +155,18 @@ class Generation:
     async def _answer(self, request: web.Request, batch: Batch, tickets: list[Ticket]) -> web.StreamResponse:
         for ticket in tickets:
             await ticket.done
-        answers = [payload(t, self._scheduler, self._vocabulary, self._config.weight_version) for t in tickets]
+        answers = [self.answer(ticket) for ticket in tickets]
         if batch.return_prompt_token_ids:
             for answer, ticket in zip(answers, tickets, strict=True):
                 answer["prompt_token_ids"] = ticket.prompt.input_ids
-        response = json_response(answers if batch.as_list else answers[0])
+        return await self.send(request, json_response(answers if batch.as_list else answers[0]), tickets)
+
+    def answer(self, ticket: Ticket) -> dict[str, Any]:
+        """What /generate answers once the ticket is done."""
+        return payload(ticket, self._scheduler, self._vocabulary, self._config.weight_version)
+
+    async def send(self, request: web.Request, response: web.Response, tickets: list[Ticket]) -> web.StreamResponse:
+        """Send it, or what the fault that these tickets met leaves of it."""
         self._settle(tickets)
         fault = tickets[0].fault
         if fault is not None and fault.mode in _CONNECTION_FAULTS:

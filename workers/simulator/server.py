@@ -17,6 +17,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from workers.simulator.completions import Completions
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.control import Control
 from workers.simulator.errors import ApiError, unauthorized
@@ -100,6 +101,8 @@ class Simulator:
         app = web.Application(middlewares=[self._middleware], client_max_size=_MAX_BODY)
         app.router.add_post("/generate", self._generation.handle)
         app.router.add_put("/generate", self._generation.handle)
+        completions = Completions(self.config, self._vocabulary, self._generation)
+        app.router.add_post("/v1/chat/completions", completions.handle)
         self._control.add_routes(app.router)
         self._runner = web.AppRunner(
             app,

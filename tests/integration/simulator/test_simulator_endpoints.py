@@ -15,7 +15,7 @@ from workers.simulator.server import Simulator
 Call = Callable[..., Awaitable[tuple[int, Any]]]
 
 
-def _run(scene: Callable[[Simulator, Call], Awaitable[None]], **settings: Any) -> None:
+def run_scene(scene: Callable[[Simulator, Call], Awaitable[None]], **settings: Any) -> None:
     async def main() -> None:
         base = SimulatorConfig(lengths={"*": LengthSpec(shape="constant", mean=50)})
         config = msgspec.structs.replace(base, **settings)
@@ -57,7 +57,7 @@ def test_the_load_shows_slots_and_queue() -> None:
         assert simulator.state["peak_in_flight"] == 5
         assert (await call("/flush_cache", {}))[0] == 200
 
-    _run(scene, max_running_requests=2, time_scale=0.01)
+    run_scene(scene, max_running_requests=2, time_scale=0.01)
 
 
 def test_a_thousand_requests_in_flight_are_answered_once_each() -> None:
@@ -67,7 +67,7 @@ def test_a_thousand_requests_in_flight_are_answered_once_each() -> None:
         state = simulator.state
         assert (state["served"], state["generated_tokens"], state["running"], state["waiting"]) == (1000, 50_000, 0, 0)
 
-    _run(scene, time_scale=100.0)
+    run_scene(scene, time_scale=100.0)
 
 
 def test_samples_of_one_request_differ_and_a_seed_repeats_them() -> None:
@@ -82,7 +82,7 @@ def test_samples_of_one_request_differ_and_a_seed_repeats_them() -> None:
         assert await ids() == [one]
         assert await ids(sampling_seed=5) == await ids(sampling_seed=5) != [one]
 
-    _run(scene, time_scale=1000.0)
+    run_scene(scene, time_scale=1000.0)
 
 
 def test_the_prompts_ids_come_back_when_asked_for() -> None:
@@ -90,7 +90,7 @@ def test_the_prompts_ids_come_back_when_asked_for() -> None:
         _, body = await call("/generate", {"input_ids": [1, 2], "return_prompt_token_ids": True})
         assert body["prompt_token_ids"] == [1, 2]
 
-    _run(scene, time_scale=1000.0)
+    run_scene(scene, time_scale=1000.0)
 
 
 def test_a_key_is_asked_for_everywhere_but_where_probes_go() -> None:
@@ -102,7 +102,7 @@ def test_a_key_is_asked_for_everywhere_but_where_probes_go() -> None:
             assert (await call(path))[0] == 200
         assert (await call("/generate", {"input_ids": [1]}, Authorization="Bearer right"))[0] == 200
 
-    _run(scene, api_key="right", time_scale=1000.0)
+    run_scene(scene, api_key="right", time_scale=1000.0)
 
 
 def test_a_slowed_server_is_slower_by_its_own_count() -> None:
@@ -113,4 +113,4 @@ def test_a_slowed_server_is_slower_by_its_own_count() -> None:
         # 9.99 + 0.01 s a token, a thousand times as fast.
         assert round(meta["decode_throughput"]) == 100
 
-    _run(scene, time_scale=1000.0)
+    run_scene(scene, time_scale=1000.0)
