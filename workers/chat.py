@@ -295,13 +295,23 @@ def _load(name: str, *, offline: bool) -> Any:
     transformers.logging.set_verbosity_error()
     # It tells each of its tries; what they come to is told below, once.
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+    chosen = transformers.PreTrainedTokenizerFast if _is_plain(Path(name)) else transformers.AutoTokenizer
     try:
-        auto = cast("Any", transformers.AutoTokenizer)
-        return auto.from_pretrained(name, local_files_only=offline, trust_remote_code=False)
+        return cast("Any", chosen).from_pretrained(name, local_files_only=offline, trust_remote_code=False)
     except Exception as error:
         # The tokenizers library raises plain Exception; whatever it is, this folder or id gives no tokenizer.
         where = "is no tokenizer" if Path(name).is_dir() else "cannot be had from this machine or the hub"
         raise ChatProblem(f"{name} {where} ({one_line(error)}); correct `tokenizer` in the run file") from error
+
+
+def _is_plain(folder: Path) -> bool:
+    """Whether the folder asks for transformers' own tokenizer class, and no model's configuration says otherwise.
+
+    AutoTokenizer then comes to the same class, after half a second in which it loads what it knows of all models.
+    """
+    if (folder / "config.json").exists() or not (folder / "tokenizer.json").is_file():
+        return False
+    return json_file(folder, "tokenizer_config.json").get("tokenizer_class") == "PreTrainedTokenizerFast"
 
 
 def _nothing(_: logging.LogRecord) -> bool:

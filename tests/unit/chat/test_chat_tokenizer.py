@@ -202,3 +202,15 @@ def test_real_tokenizers(name: str) -> None:
     assert messages[1]["content"] in chat.decode(ids)
     longer = chat.render_next(messages, ["Ni hao."], [[{"role": "user", "content": "Und?"}]])
     assert len(longer) > len(ids)
+
+
+def test_the_short_way_to_a_plain_tokenizer_gives_the_same_as_the_long_one(tmp_path: Path) -> None:
+    """With a config.json, transformers chooses the class."""
+    shutil.copytree(EXAMPLE, tmp_path / "long")
+    (tmp_path / "long" / "config.json").write_text('{"model_type": "unheard of"}')
+    short, long = ChatTokenizer.load(str(EXAMPLE)), ChatTokenizer.load(str(tmp_path / "long"))
+    assert (short.tokenizer_hash, short.template_hash) == (long.tokenizer_hash, long.template_hash)
+    assert (short.vocab_size, short.eos_ids, short.bos_id) == (long.vocab_size, long.eos_ids, long.bos_id)
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hello <|im_end|>\n"}]
+    assert short.render(messages) == long.render(messages)
+    assert short.model_max_length == long.model_max_length
