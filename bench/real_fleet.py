@@ -59,8 +59,9 @@ PATIENCE_S = 600.0
 class Server:
     """A server on a port of its own; it may be several processes, which are signalled together."""
 
-    def __init__(self, name: str, serve: str, folder: Path) -> None:
+    def __init__(self, name: str, serve: str, folder: Path, step_s: float) -> None:
         self.name = name
+        self._step_s = step_s
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
@@ -78,9 +79,19 @@ class Server:
         assert self._process.poll() is None, f"{self.name} ended: {self._log.read_text(errors='replace')[-2000:]}"
         try:
             with urllib.request.urlopen(f"{self.url}/ready", timeout=5) as answer:
-                return answer.status == 200
+                if answer.status != 200:
+                    return False
+            if self._step_s:
+                self._slow_down()
+            return True
         except OSError:
             return False
+
+    def _slow_down(self) -> None:
+        """SGLang's own brake: it sleeps so long at every step, so that a small model keeps a GPU's pace."""
+        body = json.dumps({"forward_sleep_time": self._step_s}).encode()
+        request = urllib.request.Request(f"{self.url}/slow_down", body, {"content-type": "application/json"})
+        urllib.request.urlopen(request, timeout=30).close()
 
     def send(self, number: signal.Signals, *, whole: bool = True) -> None:
         assert self._process is not None
@@ -206,13 +217,14 @@ def main() -> None:
     parser.add_argument("--serve", required=True, help="the command that serves on {port} of 127.0.0.1")
     parser.add_argument("--tokenizer", required=True, help="the served model's tokenizer")
     parser.add_argument("--prompts", required=True, help="a prompt file")
+    parser.add_argument("--step", type=float, default=0.1, help="seconds that a server sleeps at each step")
     parser.add_argument("--tokens", type=int, default=1_000_000, help="the cap; lowered once all has happened")
     options = parser.parse_args()
     print(_rig.machine())
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tm-fleet-")))
         redis = stack.enter_context(EmbeddedRedis(folder))
-        servers = [Server(name, options.serve, folder) for name in ("first", "second", "third")]
+        servers = [Server(name, options.serve, folder, options.step) for name in ("first", "second", "third")]
         for server in servers:
             stack.callback(server.kill)
         for server in servers[:2]:
