@@ -54,7 +54,7 @@ lint-imports: $(READY)
 	$(BIN)/lint-imports
 
 lint-files: $(READY)
-	$(BIN)/shellcheck .ci/run
+	$(BIN)/shellcheck .ci/run deploy/slurm/tokenmill.sbatch
 	$(BIN)/hadolint Dockerfile
 
 bench: $(READY)  ## Run the benchmarks
