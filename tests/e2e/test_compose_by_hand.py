@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from tests.deploy_support import DEPLOY, compose, own_address, seconds
-from tests.e2e_support import Job, RedisServer, Running, SimulatedServer, prompts, redis_binary, wait_for
+from tests.e2e_support import Job, RedisServer, Running, SimulatedServer, prompts, wait_for
+from tests.support import server_binary
 
 SERVICES: dict[str, Any] = compose(RUN_FILE="run.toml")["services"]
 SLOTS = 4
@@ -38,7 +39,9 @@ class Containers:
             name: self._here(value, address) for name, value in definition.get("environment", {}).items() if value
         }
         if service == "redis":
-            words = ["env", "-C", str(self._job.folder / "data"), redis_binary(), *words[1:], "--bind", address]
+            program = server_binary("valkey")
+            assert program is not None and words[0] == "valkey-server"
+            words = ["env", "-C", str(self._job.folder / "data"), program, *words[1:], "--bind", address]
         else:
             words = [sys.executable, "-m", "tokenmill", *words]
         return self._job.start_command(words, **environment)
