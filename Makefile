@@ -29,7 +29,7 @@ demo-clean:  ## Remove what the example wrote, so that the next demo starts from
 	rm -rf examples/out
 
 ##@ What developers run (ARGS="..." is passed on)
-.PHONY: setup test soak lint lint-style lint-format lint-types lint-imports lint-files bench bench-budget bench-twin lock
+.PHONY: setup test soak lint lint-style lint-format lint-types lint-imports lint-files bench bench-budget bench-twin lock licences
 setup: $(READY)  ## Install the project and its tools in .venv
 
 # Three at once on two cores, since much of it waits for leases to run out; in the files' order, which has the long ones first.
@@ -54,7 +54,7 @@ lint-imports: $(READY)
 	$(BIN)/lint-imports
 
 lint-files: $(READY)
-	$(BIN)/shellcheck .ci/run
+	$(BIN)/shellcheck .ci/run deploy/slurm/tokenmill.sbatch
 	$(BIN)/hadolint Dockerfile
 
 bench: $(READY)  ## Run the benchmarks
@@ -68,6 +68,9 @@ bench-twin: $(READY)  ## Run one of its cells with real processes, beside its vi
 
 lock:  ## Resolve the dependencies again (needs uv; ARGS=--upgrade takes newer releases)
 	$(PYTHON) .ci/lock.py $(ARGS)
+
+licences: $(READY)  ## Write docs/licences.md again, after the lock
+	$(BIN)/python .ci/licences.py
 
 # The stamp is written last: an interrupted installation is done again.
 $(READY): pyproject.toml requirements.lock

@@ -21,6 +21,8 @@ TABLE_NAMES = ("header", "columns")
 GUESSED = ("conversations", "question", "query", "problem", "problem_statement", "text", "history", "instances")
 # A longer text is a text, whatever it begins with.
 LONGEST_SPELLED = 16 << 20
+# What is deeper is a text too. Where the parsers give up differs between Python's releases, and is deeper.
+DEEPEST_SPELLED = 500
 
 
 def mistake(fields: dict[str, Any]) -> str:
@@ -81,17 +83,31 @@ def unspelled(value: Any) -> Any:
     if (text[:1], text[-1:]) not in (("[", "]"), ("{", "}")):
         return value
     try:
-        return json.loads(text, parse_constant=_refuse)
+        spelled = json.loads(text, parse_constant=_refuse)
+        return value if _is_deep(spelled) else spelled
     except (ValueError, RecursionError):
         pass
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             held: Any = ast.literal_eval(text)
+        if _is_deep(held):
+            return value
         # Only what JSON can hold: no sets, no bytes, no NaN, and names that are texts.
         return json.loads(json.dumps(held, allow_nan=False)) if is_list(held) or is_object(held) else value
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether lists and objects lie in one another deeper than `DEEPEST_SPELLED`."""
+    level = [value]
+    for _ in range(DEEPEST_SPELLED):
+        lists = [child for held in level if is_list(held) for child in held]
+        level = lists + [child for held in level if is_object(held) for child in held.values()]
+        if not level:
+            return False
+    return True
 
 
 def _refuse(name: str) -> Any:

@@ -61,6 +61,15 @@ class RedisServer:
         self.client: Any = redis.Redis(unix_socket_path=f"{self.folder}/redis.sock")
         self.process: subprocess.Popen[bytes] | None = None
 
+    @classmethod
+    def at(cls, url: str) -> "RedisServer":
+        """One that another process is, to look into."""
+        server = cls()
+        server.url = url
+        server.client = redis.Redis.from_url(url)
+        wait_for("Redis to start", server._answers)
+        return server
+
     def start(self, *options: str) -> "RedisServer":
         command = [self._binary, "--port", "0", "--unixsocket", f"{self.folder}/redis.sock", "--save", ""]
         command += ["--dir", str(self.folder), "--appendonly", "yes", "--maxmemory-policy", "noeviction", *options]
@@ -324,14 +333,12 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
-class Simulator:
-    """A simulated server, its own counts, and its log."""
+class SimulatedServer:
+    """A simulated server of whoever started it, and its own counts. `speed` is its time scale."""
 
-    def __init__(self, folder: Path, config: SimulatorConfig) -> None:
-        self.log = folder / "simulator.jsonl"
-        self.child = SimulatorProcess.start(config)
-        self.url = self.child.url
-        self._speed = config.time_scale
+    def __init__(self, url: str, speed: float) -> None:
+        self.url = url
+        self._speed = speed
 
     def state(self) -> dict[str, Any]:
         return self._call("/simulator/state", None)
@@ -366,6 +373,15 @@ class Simulator:
         """Tokens of all the answers that it gave, kept or not."""
         found = self.state()["datasets"]
         return sum(found[name]["finished_tokens"] for name in datasets if name in found)
+
+
+class Simulator(SimulatedServer):
+    """A simulated server of the test's own, and its log."""
+
+    def __init__(self, folder: Path, config: SimulatorConfig) -> None:
+        self.log = folder / "simulator.jsonl"
+        self.child = SimulatorProcess.start(config)
+        super().__init__(self.child.url, config.time_scale)
 
     def stop(self) -> None:
         self.child.stop(grace_s=0)

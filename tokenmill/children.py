@@ -25,6 +25,7 @@ class Child:
         self._log_file = log_file
         self._environment = environment
         self._log_start = 0
+        self._was_asked = False
         self.process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
@@ -57,12 +58,19 @@ class Child:
 
     @property
     def killed(self) -> bool:
-        """It ended by a signal that it did not handle."""
-        return (self.process.poll() or 0) < 0
+        """It ended by a signal that it did not handle, and that was not ours."""
+        return (self.process.poll() or 0) < 0 and not self._ended_at_start
+
+    @property
+    def _ended_at_start(self) -> bool:
+        """It was asked to end before it could heed that, and so held nothing."""
+        return self._was_asked and self.process.poll() == -signal.SIGTERM
 
     @property
     def exit(self) -> Exit:
         code = self.process.poll()
+        if self._ended_at_start:
+            return Exit.INTERRUPTED
         try:
             return Exit(code or 0)
         except ValueError:
@@ -70,11 +78,13 @@ class Child:
 
     def restart(self) -> None:
         self.restarts += 1
+        self._was_asked = False
         self.process = self._start()
 
     def interrupt(self) -> None:
         """Ask it to end; a worker drains at the first time, and gives everything back at the second."""
         if self.running:
+            self._was_asked = True
             self.process.send_signal(signal.SIGTERM)
 
     def end(self, patience_s: float) -> None:

@@ -63,7 +63,8 @@ class Crew:
         """Until no worker is left and `goes_on` says no: pass signals on, and follow what `look` says of servers."""
         passed_on, next_look = 0, 0.0
         while self.is_at_work or goes_on():
-            while passed_on < min(signals(), 2):
+            # One at a time: a second signal that is sent before the first is taken is none.
+            if passed_on < min(signals(), 2):
                 passed_on += 1
                 for child in self.children:
                     child.interrupt()

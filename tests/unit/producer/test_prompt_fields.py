@@ -106,7 +106,20 @@ def test_calls_as_the_answer_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[x]", "{", "[", "[1", "{1, 2}", "[b'x']", "[NaN]", "[1, ", "{(1,): 2}", "[" * 5000 + "]" * 5000]
+    "text",
+    [
+        "[x]",
+        "{",
+        "[",
+        "[1",
+        "{1, 2}",
+        "[b'x']",
+        "[NaN]",
+        "[1, ",
+        "{(1,): 2}",
+        "[" * 5000 + "]" * 5000,
+        "[" * 501 + "]" * 501,
+    ],
 )
 def test_what_spells_no_json_is_text(text: str) -> None:
     assert unspelled(text) == text
