@@ -1,0 +1,118 @@
+"""Redis as it runs in earnest: with passwords, TLS, a replica and Sentinels. Ports are free ones of 127.0.0.1."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.e2e_support import wait_for
+
+HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        return int(taken.getsockname()[1])
+
+
+class Certificates:
+    """A throwaway CA, what it signed for a server and a client, and a stranger's CA. Made by openssl."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ca = self._authority("ca")
+        self.stranger = self._authority("stranger")
+        self.server = self._signed("server", f"subjectAltName=IP:{HOST}")
+        self.client = self._signed("client", "subjectAltName=DNS:client")
+        self.elsewhere = self._signed("elsewhere", "subjectAltName=DNS:elsewhere.example")
+
+    def key(self, certificate: Path) -> Path:
+        return certificate.with_suffix(".key")
+
+    def _authority(self, name: str) -> Path:
+        made = self.folder / f"{name}.crt"
+        self._openssl(
+            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+            "-subj", f"/CN=tokenmill test {name}", "-keyout", str(self.key(made)), "-out", str(made),
+        )  # fmt: skip
+        return made
+
+    def _signed(self, name: str, extension: str) -> Path:
+        made = self.folder / f"{name}.crt"
+        self._openssl(
+            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+            "-subj", f"/CN={name}", "-addext", extension, "-addext", "basicConstraints=critical,CA:FALSE",
+            "-CA", str(self.ca), "-CAkey", str(self.key(self.ca)),
+            "-keyout", str(self.key(made)), "-out", str(made),
+        )  # fmt: skip
+        return made
+
+    def _openssl(self, *arguments: str) -> None:
+        done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+class GuardedRedis:
+    """A server on a TCP port of this machine, set up by a file: no password stands in its command line.
+
+    Args:
+        settings: lines of its configuration.
+        sentinel: it is a Sentinel.
+    """
+
+    def __init__(self, binary: str, settings: Sequence[str], *, sentinel: bool = False, tls: bool = False) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="tm-g-", dir="/tmp"))
+        self.port = free_port()
+        self._binary = binary
+        self._sentinel = sentinel
+        self._settings = settings
+        lines = [f"port {0 if tls else self.port}", f"dir {self.folder}", f"bind {HOST}", "daemonize no"]
+        if tls:
+            lines.append(f"tls-port {self.port}")
+        if not sentinel:
+            lines += ["appendonly yes", 'save ""', "maxmemory-policy noeviction", f"unixsocket {self.socket}"]
+        (self.folder / "server.conf").write_text("\n".join([*lines, *settings]) + "\n")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "s"
+
+    def start(self) -> "GuardedRedis":
+        command = [self._binary, str(self.folder / "server.conf"), *(["--sentinel"] if self._sentinel else [])]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        wait_for("Redis to listen", self._listens)
+        return self
+
+    def _listens(self) -> bool:
+        assert self.process is not None and self.process.poll() is None, (self.folder / "log").read_text()[-2000:]
+        with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), 5):
+            return True
+        return False
+
+    def client(self, **settings: Any) -> Any:
+        """A look at it past all that guards its port; a password is needed all the same."""
+        return redis.Redis(unix_socket_path=str(self.socket), **settings)
+
+    def asked(self, **settings: Any) -> Any:
+        """Its port without TLS."""
+        return redis.Redis(host=HOST, port=self.port, **settings)
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
