@@ -7,11 +7,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import redis
 
-from tests.e2e_support import wait_for
+from budget import connections
+from tests.e2e_support import RedisServer, wait_for
+from tests.tcp_proxy import TcpProxy
 
 HOST = "127.0.0.1"
 
@@ -126,3 +129,57 @@ class GuardedRedis:
     def remove(self) -> None:
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class WatchedRedis(RedisServer):
+    """A master, a replica and three Sentinels, all with passwords; `client` goes to whom the Sentinels name.
+
+    The replica hears its master over `wire`, which a test can hold up: replication is asynchronous, and this
+    is how far behind it can be.
+    """
+
+    PASSWORD, ASKING = "s/e#s@me", "ask"
+
+    def __init__(self, binary: str) -> None:
+        key = [f"requirepass {self.PASSWORD}", f"masterauth {self.PASSWORD}"]
+        self.master = GuardedRedis(binary, key).start()
+        self.wire = TcpProxy(f"{HOST}:{self.master.port}")
+        host, _, port = self.wire.address.partition(":")
+        self.replica = GuardedRedis(binary, [*key, f"replicaof {host} {port}"])
+        watch = [
+            f"requirepass {self.ASKING}", f"sentinel sentinel-pass {self.ASKING}",
+            f"sentinel monitor main {HOST} {self.master.port} 2", f"sentinel auth-pass main {self.PASSWORD}",
+            # So long it also is before they would have the replica leave the wire.
+            "sentinel down-after-milliseconds main 1000", "sentinel failover-timeout main 60000",
+        ]  # fmt: skip
+        self.sentinels = [GuardedRedis(binary, watch, sentinel=True) for _ in range(3)]
+        hosts = ",".join(f"{HOST}:{one.port}" for one in self.sentinels)
+        owner = f":{quote(self.PASSWORD, safe='')}@"
+        self.url = f"redis+sentinel://{owner}{hosts}/main/0?sentinel_password={self.ASKING}"
+        self.client = connections.connect(self.url)
+
+    def start(self, *options: str) -> "WatchedRedis":
+        for one in (self.replica, *self.sentinels):
+            one.start()
+        looking = self.at(self.replica)
+        wait_for("the replica to follow", lambda: looking.info("replication")["master_link_status"] == "up")
+        for one in self.sentinels:
+            wait_for("the Sentinels to know each other and the replica", lambda one=one: self._is_watching(one))
+        return self
+
+    def _is_watching(self, sentinel: GuardedRedis) -> bool:
+        (said,) = sentinel.asked(password=self.ASKING).sentinel_masters().values()
+        return bool(said["num-other-sentinels"] == 2 and said["num-slaves"] == 1)
+
+    def at(self, server: GuardedRedis) -> Any:
+        """That server itself, whatever the Sentinels say."""
+        return server.client(password=self.PASSWORD)
+
+    def kill(self) -> None:
+        self.master.kill()
+
+    def remove(self) -> None:
+        self.client.close()
+        for one in (*self.sentinels, self.replica, self.master):
+            one.remove()
+        self.wire.close()
