@@ -11,7 +11,7 @@ import redis
 from redis.exceptions import ResponseError
 from rq.utils import utcparse
 
-from budget import connections, fleet, keys, snapshot
+from budget import connections, fleet, keys, plain, snapshot
 from budget.damage import shown_number
 from budget.snapshot import DatasetState, RunState
 from results.folder import OutputFolder
@@ -179,7 +179,7 @@ def _forecast(dataset: DatasetState, reason: str | None) -> int:
 
 
 def _text(value: bytes | None) -> str:
-    return value.decode("utf-8", "replace") if value else ""
+    return plain.one_line(value.decode("utf-8", "replace")) if value else ""
 
 
 _WORKER = ("hostname", "in_flight", "servers", "state", "death", "slots")
@@ -248,7 +248,7 @@ def _server(url: str, told: dict[str, bytes | None], *, drained: bool) -> Server
     if not fresh and told["down_since"] is None:
         reason = "no worker uses it"
     return ServerStatus(
-        url=url,
+        url=plain.one_line(url),
         state="draining" if drained else "up" if up else "down",
         running=int(shown_number(told["running"])) if up else 0,
         waiting=int(shown_number(told["waiting"])) if up else 0,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.dashboard_support import Dashboard
-from tests.e2e_support import HELD_TOKENS, ROOT, Job, prompts, wait_for
+from tests.e2e_support import HELD_TOKENS, ROOT, Job, found, prompts, wait_for
 from tests.job_fixtures import StartSimulator
 from tests.redis_support import HOST, Certificates, GuardedRedis
 
@@ -64,12 +64,11 @@ def test_a_whole_run_by_a_user_with_no_more_rights_than_documented(
         return sum(looker.hlen(f"budget:{name}:leases") for name in job.names) == SLOTS
 
     wait_for("all slots to be in flight", in_flight)
-    said = wait_for("the command for another terminal", lambda: re.search(r"rq info (.*)", run.text))
-    shown = rq(job, "info", *shlex.split(said[1]))
+    options = shlex.split(found(r"rq info (.*)", run))
+    shown = rq(job, "info", *options)
     assert "1 workers, 2 queues" in shown, shown
     late = job.start("work", "-n", "1")
     wait_for("the second worker", lambda: looker.scard("rq:workers") == 2)
-    options = shlex.split(said[1])
     stock = start_rq(job, "worker", "-S", "json", "-w", "rq.worker.SimpleWorker", *options, "B2",
                      TOKENMILL_SERVERS=simulator.url)  # fmt: skip
     wait_for("the stock worker to hold a job", lambda: looker.zcard("rq:wip:B2") > 0)

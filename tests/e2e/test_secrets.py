@@ -2,13 +2,12 @@
 
 import json
 import os
-import re
 import threading
 import urllib.request
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import msgspec
@@ -17,6 +16,7 @@ import zstandard
 
 from tests.dashboard_support import Dashboard
 from tests.e2e_support import Job, prompts, redis_binary, simulator_config, wait_for
+from tests.e2e_support import found as said_by
 from tests.redis_support import HOST, GuardedRedis
 
 KEY, PASSWORD, TOKEN = (f"kept-{name}-{os.urandom(6).hex()}" for name in ("key", "password", "token"))
@@ -80,18 +80,23 @@ def leaves(value: Any) -> Iterator[bytes]:
     if isinstance(value, bytes):
         yield value
     elif isinstance(value, dict):
-        yield from leaves(list(value.items()))
+        for pair in cast("dict[Any, Any]", value).items():
+            yield from leaves(pair)
     elif isinstance(value, list | tuple | set):
-        for held in value:
+        for held in cast("list[Any]", value):
             yield from leaves(held)
 
 
 def everything(client: Any) -> Iterator[tuple[bytes, bytes]]:
     """Every key of the database, with each piece of what it holds."""
-    read = {
-        b"string": client.get, b"hash": client.hgetall, b"set": client.smembers, b"stream": client.xrange,
-        b"list": lambda key: client.lrange(key, 0, -1), b"zset": lambda key: client.zrange(key, 0, -1),
-    }  # fmt: skip
+    read: dict[bytes, Callable[[bytes], Any]] = {
+        b"string": client.get,
+        b"hash": client.hgetall,
+        b"set": client.smembers,
+        b"stream": client.xrange,
+        b"list": lambda key: client.lrange(key, 0, -1),
+        b"zset": lambda key: client.zrange(key, 0, -1),
+    }
     for key in client.keys("*"):
         yield key, key
         kind = client.type(key)
@@ -119,7 +124,7 @@ def test_secrets_are_nowhere_to_be_seen(local_job: Job, store: GuardedRedis, tmp
     hidden.write_bytes(msgspec.json.encode(config))
     command = job.command("sim")[:-2]
     simulator = job.start_command([*command, "sim", "--config", str(hidden)])
-    url = wait_for("the server", lambda: re.search(r"listening on (\S+)", simulator.text))[1]
+    url = said_by(r"listening on (\S+)", simulator)
 
     def control(path: str, body: Any) -> None:
         headers = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
@@ -137,7 +142,7 @@ def test_secrets_are_nowhere_to_be_seen(local_job: Job, store: GuardedRedis, tmp
     client = store.client(password=PASSWORD)
     wait_for("all in flight", lambda: sum(client.hlen(f"budget:{name}:leases") for name in job.names) == SLOTS)
     late = job.start("work", "--verbose", "--metrics-port", "0")
-    metrics = wait_for("its metrics", lambda: re.search(r"http://\S+/metrics", late.text))[0]
+    metrics = said_by(r"(http://\S+/metrics)", late)
     wait_for("the second worker", lambda: client.scard("rq:workers") == 2)
     dashboard = Dashboard(job, token=TOKEN)
     assert dashboard.act("pause", token=TOKEN).code == dashboard.act("resume", token=TOKEN).code == 200

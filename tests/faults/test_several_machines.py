@@ -1,6 +1,5 @@
 """One run on several hosts, each with its own address: one is cut off and healed, one joins in the middle."""
 
-import re
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -8,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.e2e_support import Job, RedisServer, Running, redis_binary, simulator_config, wait_for
+from tests.e2e_support import Job, RedisServer, Running, found, redis_binary, simulator_config, wait_for
 from tests.faults.scenes import LIVELY, NAMES, SLOTS, TOKENS, account, prompts
 from tests.machines import Host, Network
 
 COUNT = 110
 # An answer lasts some two and a half seconds, so that the run outlasts what is done to it.
-UNHURRIED = {**LIVELY, "speed": 0.4}
+SPEED = 0.4
 PORT = 6379
 
 
@@ -68,11 +67,11 @@ def servers_on(job: SpreadJob, host: Host, name: str) -> list[str]:
     options: list[str] = []
     for number in (1, 2):
         log_path = str(job.folder / f"{name}{number}.log")
-        config = simulator_config(job.folder, **{**UNHURRIED, "host": host.address, "log_path": log_path})
+        config = simulator_config(job.folder, speed=SPEED, lengths=LIVELY["lengths"], host=host.address)
+        config = msgspec.structs.replace(config, log_path=log_path)
         document = msgspec.json.encode(config).decode()
         log = job.start_command(host.command([sys.executable, "-m", "workers.simulator", "--config", document]))
-        found = wait_for("a simulated server", lambda log=log: re.search(r"listening on (\S+)", log.text))
-        options += ["--server", found[1]]
+        options += ["--server", found(r"listening on (\S+)", log)]
     return options
 
 
