@@ -17,6 +17,8 @@ if _url is not None and redis_url.is_sentinel(_url):
         "USERNAME": _said.redis.get("username"),
         "PASSWORD": _said.redis.get("password"),
         "SSL": _said.tls,
+        # RQ's own default is to wait for ever, also for a master that is gone without a word.
+        "SOCKET_TIMEOUT": 5.0,
         "CONNECTION_KWARGS": {
             name: value for name, value in _said.redis.items() if name not in ("db", "username", "password")
         },

@@ -93,7 +93,6 @@ def test_hostile_entries_are_rejected_and_do_nothing(
     look(job)
     simulator.let_go()
     job.finish(*parts)
-    look(job)
     said = "".join(part.text for part in parts)
     assert unseen(said) == set() and "\n00:00:00" not in said
     assert "is damaged" in said
