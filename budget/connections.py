@@ -13,6 +13,10 @@ from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -26,9 +30,12 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError
 
-from budget import protocol
-from budget.errors import OutsideFault, Refused, UserProblem
+from budget import protocol, redis_url, redis_wire
+from budget.errors import OutsideFault, Refused
+from budget.redis_url import BadRedisUrl, Sentinels, without_secret
 
 OLDEST = (7, 0)
 
@@ -67,71 +74,91 @@ class RedisUnsafe(Refused):
     """Redis is set up so that it could lose what it holds."""
 
 
-class BadRedisUrl(UserProblem):
-    """What was given is not the URL of a Redis."""
-
-
-def without_secret(url: str) -> str:
-    """The URL as it may be shown: its password replaced by `***`.
-
-    It is for what was typed, so it takes no URL for well-formed: whatever stands between the first colon
-    of the address and its last `@` may be the password.
-    """
-    scheme, mark, rest = url.rpartition("://")
-    owner, at, place = rest.rpartition("@")
-    user, colon, _ = owner.partition(":")
-    shown = f"{scheme}{mark}{user}:***@{place}" if at and colon else url
-    return re.sub(r"([?&]password=)[^&]*", r"\1***", shown)
-
-
 def connect(url: str) -> "redis.Redis":
     """A blocking client. Nothing is sent yet.
 
     Raises:
-        BadRedisUrl: it is not a redis://, rediss:// or unix:// URL.
+        BadRedisUrl: it is not the URL of a Redis, or names files that cannot be read.
     """
+    form = "redis+sentinel://HOST:26379,HOST:26379/SERVICE/0" if redis_url.is_sentinel(url) else "redis://HOST:PORT/0"
     try:
-        client: Any = redis.Redis.from_url(url, health_check_interval=15)
-        pool = client.connection_pool
-        # What it would say only when it is used: an option that is none, a host that cannot be looked up.
-        pool.connection_class(**pool.connection_kwargs)
-        str(pool.connection_kwargs.get("host", "")).encode("idna")
-        if not url.startswith("unix:") and not re.fullmatch(r"[0-9]{0,9}", urlsplit(url).path.strip("/")):
-            raise ValueError("its database is no number")
-    except (ValueError, TypeError, AttributeError) as error:
+        redis_url.check_options(url)
+        client: Any = _by_sentinels(redis_url.sentinels(url)) if redis_url.is_sentinel(url) else _direct(url)
+        kwargs: dict[str, Any] = client.connection_pool.connection_kwargs
+        # What it would say only when it is used: an option that is none.
+        client.connection_pool.connection_class(**kwargs)
+    except (ValueError, TypeError, AttributeError, RedisError) as error:
         # The error's own text may quote a part of the password.
-        raise BadRedisUrl(f"{without_secret(url)!r} is not a Redis URL: give redis://HOST:PORT/0") from error
-    if client.connection_pool.connection_kwargs.get("decode_responses"):
+        raise BadRedisUrl(f"{without_secret(url)!r} is not a Redis URL: give {form}") from error
+    if kwargs.get("decode_responses"):
         raise BadRedisUrl(
             f"{without_secret(url)!r} asks for decode_responses, but results are not text: leave it out of the URL"
         )
     return client
 
 
+def _direct(url: str) -> "redis.Redis":
+    """One server; a ValueError also for what redis-py would say only when it is used, or not at all."""
+    client: Any = redis.Redis.from_url(url, health_check_interval=15)
+    pool = client.connection_pool
+    if pool.connection_class is not redis.UnixDomainSocketConnection:
+        is_tls = pool.connection_class is redis.SSLConnection
+        pool.connection_class = redis_wire.TlsConnection if is_tls else redis_wire.PlainConnection
+        if not re.fullmatch(r"[0-9]{0,9}", urlsplit(url).path.strip("/")):
+            raise ValueError("its database is no number")
+    str(pool.connection_kwargs.get("host", "")).encode("idna")
+    return client
+
+
+def _by_sentinels(said: Sentinels) -> "redis.Redis":
+    # One that does not answer is no reason to ask it again: there are others.
+    asking = {**said.sentinel, "retry": Retry(NoBackoff(), 0)}
+    manager: Any = redis.sentinel.Sentinel(said.hosts, sentinel_kwargs=asking)
+    kind = redis_wire.SentinelTlsConnection if said.tls else redis_wire.SentinelConnection
+    return manager.master_for(said.service, connection_class=kind, health_check_interval=15, **said.redis)
+
+
 def connect_async(url: str, connections: int) -> "redis.asyncio.Redis":
     """A client for the event loop whose pool never runs dry: `connections` callers at once wait for a free one."""
-    pool: Any = redis.asyncio.BlockingConnectionPool.from_url(
-        url, max_connections=connections, timeout=None, health_check_interval=15
-    )
-    return redis.asyncio.Redis.from_pool(pool)
+    return async_twin(connect(url), connections)
 
 
 def async_twin(connection: "redis.Redis", connections: int) -> "redis.asyncio.Redis":
     """An asyncio client to where a blocking one goes: RQ hands its workers the blocking one only."""
     pool: Any = connection.connection_pool
-    kinds: dict[type, type] = {
-        redis.UnixDomainSocketConnection: redis.asyncio.UnixDomainSocketConnection,
-        redis.SSLConnection: redis.asyncio.SSLConnection,
-    }
-    kwargs = {name: value for name, value in pool.connection_kwargs.items() if name in _CARRIED}
-    twin: Any = redis.asyncio.BlockingConnectionPool(
-        max_connections=connections,
-        timeout=None,
-        connection_class=kinds.get(pool.connection_class, redis.asyncio.Connection),
-        health_check_interval=15,
-        **{name: value for name, value in kwargs.items() if value is not None},
+    kwargs = {name: value for name, value in pool.connection_kwargs.items() if name in _CARRIED and value is not None}
+    settings: dict[str, Any] = {"max_connections": connections, "timeout": None, "health_check_interval": 15, **kwargs}
+    if isinstance(pool, redis.sentinel.SentinelConnectionPool):
+        return redis.asyncio.Redis.from_pool(_sentinel_twin(pool, settings))
+    kind: type = redis.asyncio.Connection
+    if issubclass(pool.connection_class, redis.UnixDomainSocketConnection):
+        kind = redis.asyncio.UnixDomainSocketConnection
+    elif issubclass(pool.connection_class, redis.SSLConnection):
+        kind = redis.asyncio.SSLConnection
+    return redis.asyncio.Redis.from_pool(redis.asyncio.BlockingConnectionPool(connection_class=kind, **settings))
+
+
+class _SentinelPool(redis.asyncio.sentinel.SentinelConnectionPool, redis.asyncio.BlockingConnectionPool):
+    """Callers wait for a free connection, and each new one goes to the master that the Sentinels name then."""
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        manager: Any = self.sentinel_manager
+        for asked in manager.sentinels:
+            await asked.aclose()
+
+
+def _sentinel_twin(pool: Any, settings: dict[str, Any]) -> _SentinelPool:
+    asked = [client.connection_pool.connection_kwargs for client in pool.sentinel_manager.sentinels]
+    asking = {**pool.sentinel_manager.sentinel_kwargs, "retry": AsyncRetry(NoBackoff(), 0)}
+    manager: Any = redis.asyncio.sentinel.Sentinel(
+        [(one["host"], one["port"]) for one in asked], sentinel_kwargs=asking
     )
-    return redis.asyncio.Redis.from_pool(twin)
+    is_tls = issubclass(pool.connection_class, redis.SSLConnection)
+    kind = redis.asyncio.sentinel.SentinelManagedConnection
+    if is_tls:
+        kind = redis.asyncio.sentinel.SentinelManagedSSLConnection
+    return _SentinelPool(pool.service_name, manager, connection_class=kind, **settings)
 
 
 def own_words(error: BaseException | None) -> str:
@@ -147,17 +174,39 @@ def is_passing(problem: "RedisAway | RedisRefuses") -> bool:
     return True
 
 
+def _not_allowed(error: RedisError) -> RedisRefuses:
+    return RedisRefuses(
+        f"Redis does not let this user do what Tokenmill does ({own_words(error)}): give it the rights that "
+        f"docs/operations.md lists under Redis"
+    )
+
+
+def _no_master(error: MasterNotFoundError) -> str:
+    """redis-py quotes each Sentinel with all its settings; what they said is enough."""
+    text = str(error)
+    service = re.search(r"No master found for '(.*?)'", text)
+    silent = text.count(" - ")
+    why = f", {silent} of them did not answer" if silent else ""
+    return f"no Sentinel names a master for {service[1] if service else 'the service'}{why}"
+
+
 @contextmanager
 def translated() -> Generator[None]:
     """Turn redis-py's exceptions into `RedisAway` and `RedisRefuses`, each one sentence with the mend."""
     try:
         yield
-    except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
+    except redis_wire.WrongWire as error:
+        raise RedisRefuses(str(error)) from error
+    except NoPermissionError as error:
+        raise _not_allowed(error) from error
+    except (AuthenticationError, AuthorizationError) as error:
         raise RedisRefuses(
             f"Redis refuses the user or password ({error}): set TOKENMILL_REDIS_URL with the right ones"
         ) from error
     except BusyLoadingError as error:
         raise RedisAway("Redis is still loading its data") from error
+    except MasterNotFoundError as error:
+        raise RedisAway(_no_master(error)) from error
     except (RedisConnectionError, RedisTimeoutError, MaxConnectionsError, OSError) as error:
         raise RedisAway(f"Redis does not answer ({error})") from error
     except OutOfMemoryError as error:
@@ -171,6 +220,8 @@ def translated() -> Generator[None]:
     except ResponseError as error:
         if own_words(error).startswith(protocol.OTHER):
             raise protocol.of_script(own_words(error)) from error
+        if "ACL failure in script" in str(error):
+            raise _not_allowed(error) from error
         if own_words(error).startswith("MISCONF"):
             raise RedisRefuses(
                 "Redis cannot write to its disk (MISCONF): free its disk, then the run goes on"

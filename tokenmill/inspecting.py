@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from budget import plain
 from budget.errors import UserProblem
 from tokenmill import logs
 
@@ -114,20 +115,21 @@ def show(seen: "Inspection", console: Console) -> None:
     """Print one dataset's inspection."""
     console.rule(Text(seen.dataset), align="left")
     for file in seen.files[:8]:
-        console.print(Text(f"{file.name}: {file.format}, {file.rows:,} rows"), soft_wrap=True)
+        console.print(Text(plain.one_line(f"{file.name}: {file.format}, {file.rows:,} rows")), soft_wrap=True)
     if len(seen.files) > 8:
         console.print(f"… and {len(seen.files) - 8} more files")
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for word, said in _facts(seen):
-        table.add_row(word, Text(said))
+        table.add_row(word, Text(plain.shown(said)))
     console.print(table)
     for sample in seen.samples:
         size = "" if sample.tokens is None else f", {sample.tokens:,} tokens"
         turns = f", turn 1 of {sample.turns}" if sample.turns > 1 else ""
         console.print()
-        console.print(Text(f"{sample.id} ({sample.where}; {sample.shape}{turns}{size})", style="bold"), soft_wrap=True)
+        head = plain.one_line(f"{sample.id} ({sample.where}; {sample.shape}{turns}{size})")
+        console.print(Text(head, style="bold"), soft_wrap=True)
         console.print(Text(_visible(sample.text)), soft_wrap=True)
     console.print()
 

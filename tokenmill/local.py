@@ -21,6 +21,7 @@ from rich.console import Console
 from budget import connections, environment, runbook, signals, snapshot
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Exit, OutsideFault, Problem
+from budget.redis_url import rq_options
 from tokenmill import farewell, status, view
 from tokenmill.children import Child
 from tokenmill.crew import LOOK_S, Crew, servers_now
@@ -150,9 +151,7 @@ class LocalRun:
                 "all servers of the run were removed from it: `tokenmill servers RUN.toml add URL` brings one back"
             )
         if not self._as_json:
-            self._say(
-                f"queue depths and workers, in another terminal: rq info --url {connections.without_secret(self._url)}"
-            )
+            self._say(f"queue depths and workers, in another terminal: rq info {rq_options(self._url)}")
 
     def _start_worker(self, server: str) -> Child:
         child = self._child(f"worker-{len(self._crew) + 1}", ["work"], ("--server", server))

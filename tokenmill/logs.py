@@ -5,6 +5,8 @@ import logging
 import sys
 from typing import Any, Literal
 
+from budget import plain
+
 Format = Literal["text", "json"]
 
 
@@ -25,7 +27,7 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         part = record.name.removeprefix("tokenmill.")
         level = "" if record.levelno <= logging.INFO else f"{record.levelname}: "
-        line = f"{self.formatTime(record, '%H:%M:%S')} {part}: {level}{record.getMessage()}"
+        line = f"{self.formatTime(record, '%H:%M:%S')} {part}: {level}{plain.one_line(record.getMessage())}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

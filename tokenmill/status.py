@@ -4,12 +4,14 @@ With Redis it is the ledger's; without it, what the files hold.
 """
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import redis
+from redis.exceptions import ResponseError
 from rq.utils import utcparse
 
-from budget import connections, fleet, keys, snapshot
+from budget import connections, fleet, keys, plain, snapshot
 from budget.damage import shown_number
 from budget.snapshot import DatasetState, RunState
 from results.folder import OutputFolder, Prompts
@@ -30,7 +32,9 @@ def overshoot(spent: int, cap: int | None) -> float | None:
 
 
 def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated: bool) -> Status:
-    """The run's state from the ledger, in two pipelines: the second asks for the servers that the first named.
+    """The run's state from the ledger, in two pipelines: the second asks for the workers and servers of the first.
+
+    A third asks for servers that are known to their workers alone.
 
     Raises:
         RedisAway, RedisRefuses: as the ledger's verbs.
@@ -41,13 +45,13 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
         size = snapshot.ask(pipe, names)
         pipe.hmget(keys.RATES, names)
         pipe.mget(keys.COLLECTOR_LOCK, keys.RQ_SUSPENDED, *map(keys.producer_lock, names))
-        # One command for all workers: their list, and of each hash in it these fields.
-        pipe.sort(keys.RQ_WORKERS, by="nosort", get=["#", *(f"*->{field}" for field in _WORKER)], groups=True)
+        pipe.smembers(keys.RQ_WORKERS)
         pipe.hgetall(keys.SERVERS)
         answers: list[Any] = pipe.execute()
     state = snapshot.parse(names, answers[:size])
-    rates, (collector, suspended, *producers), rows, said = answers[size:]
-    workers = _workers(rows)
+    rates, (collector, suspended, *producers), names_of_workers, said = answers[size:]
+    wishes = fleet.said(said)
+    workers, told = _workers_and_servers(client, sorted(names_of_workers), fleet.members(config.servers, wishes))
     # Without its collector a rate is the one of a minute long ago.
     speeds = [shown_number(rate) if collector else 0.0 for rate in rates]
     datasets = [_dataset(state, dataset, speed) for dataset, speed in zip(state.datasets, speeds, strict=True)]
@@ -64,7 +68,7 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
         sglang="simulated" if simulated else "real",
         datasets=datasets,
         workers=workers,
-        servers=_servers(connection, config, workers, fleet.said(said)),
+        servers=[_server(url, of, drained=wishes.get(url, "use") != "use") for url, of in told.items()],
         generated_tokens=state.total_spent + wasted,
         wasted_tokens=wasted,
         suspended=suspended is not None,
@@ -179,25 +183,57 @@ def _forecast(dataset: DatasetState, reason: str | None) -> int:
 
 
 def _text(value: bytes | None) -> str:
-    return value.decode("utf-8", "replace") if value else ""
+    return plain.one_line(value.decode("utf-8", "replace")) if value else ""
 
 
 _WORKER = ("hostname", "in_flight", "servers", "state", "death", "slots")
 
 
-def _workers(rows: list[tuple[bytes | None, ...]]) -> list[WorkerStatus]:
+_SERVER = ("state", "running", "waiting", "tokens_per_s", "reason", "seen", "down_since")
+
+
+def _workers_and_servers(
+    client: Any, registered: list[bytes], members: Sequence[str]
+) -> tuple[list[WorkerStatus], dict[str, dict[str, bytes | None]]]:
+    """The workers that live, and what is told of the run's servers and of those that a worker was given."""
+    # Not one SORT with GET, which an ACL allows only to those who may read every key.
+    hashes = dict.fromkeys(registered, _WORKER) | {keys.server(url).encode(): _SERVER for url in members}
+    rows = _fields(client, hashes)
+    workers = _workers({key: rows[key] for key in registered})
+    used = dict.fromkeys(url for worker in workers for url in worker.server.split(",") if url and url not in members)
+    if used:
+        rows |= _fields(client, {keys.server(url).encode(): _SERVER for url in used})
+    return workers, {url: rows[keys.server(url).encode()] for url in (*members, *used)}
+
+
+def _fields(client: Any, hashes: Mapping[bytes, tuple[str, ...]]) -> dict[bytes, dict[str, bytes | None]]:
+    with connections.translated(), client.pipeline(transaction=False) as pipe:
+        for key, fields in hashes.items():
+            pipe.hmget(key, *fields)
+        found: list[Any] = pipe.execute(raise_on_error=False)
+        for row in found:
+            if isinstance(row, Exception) and not (isinstance(row, ResponseError) and "WRONGTYPE" in str(row)):
+                raise row
+    # What is no hash tells nothing: a stranger's key in RQ's list of workers must not blind us.
+    return {
+        key: {name: None if isinstance(row, Exception) else row[at] for at, name in enumerate(fields)}
+        for (key, fields), row in zip(hashes.items(), found, strict=True)
+    }
+
+
+def _workers(rows: Mapping[bytes, Mapping[str, bytes | None]]) -> list[WorkerStatus]:
     prefix = keys.rq_worker("")
     return [
         WorkerStatus(
             name=_text(key).removeprefix(prefix),
-            host=_text(host),
-            in_flight=int(shown_number(in_flight)),
-            server=_text(servers),
-            state=_text(state),
-            slots=None if slots is None else int(shown_number(slots)),
+            host=_text(row["hostname"]),
+            in_flight=int(shown_number(row["in_flight"])),
+            server=_text(row["servers"]),
+            state=_text(row["state"]),
+            slots=None if row["slots"] is None else int(shown_number(row["slots"])),
         )
-        for key, host, in_flight, servers, state, death, slots in sorted(rows, key=lambda row: row[0] or b"")
-        if state is not None and death is None
+        for key, row in rows.items()
+        if row["state"] is not None and row["death"] is None
     ]
 
 
@@ -208,23 +244,6 @@ def _is_fresh(seen: bytes | None) -> bool:
         return False
 
 
-def _servers(
-    connection: "redis.Redis", config: RunConfig, workers: list[WorkerStatus], wishes: dict[str, fleet.Wish]
-) -> list[ServerStatus]:
-    used = [url for worker in workers for url in worker.server.split(",") if url]
-    urls = dict.fromkeys([*fleet.members(config.servers, wishes), *used])
-    fields = ("state", "running", "waiting", "tokens_per_s", "reason", "seen", "down_since")
-    client: Any = connection
-    with connections.translated(), client.pipeline(transaction=False) as pipe:
-        for url in urls:
-            pipe.hmget(keys.server(url), *fields)
-        rows: list[list[bytes | None]] = pipe.execute()
-    return [
-        _server(url, dict(zip(fields, row, strict=True)), drained=wishes.get(url, "use") != "use")
-        for url, row in zip(urls, rows, strict=True)
-    ]
-
-
 def _server(url: str, told: dict[str, bytes | None], *, drained: bool) -> ServerStatus:
     """One server by what its workers told last; one that they found at fault is down, whatever each has seen since."""
     fresh = _is_fresh(told["seen"])
@@ -233,7 +252,7 @@ def _server(url: str, told: dict[str, bytes | None], *, drained: bool) -> Server
     if not fresh and told["down_since"] is None:
         reason = "no worker uses it"
     return ServerStatus(
-        url=url,
+        url=plain.one_line(url),
         state="draining" if drained else "up" if up else "down",
         running=int(shown_number(told["running"])) if up else 0,
         waiting=int(shown_number(told["waiting"])) if up else 0,

@@ -202,11 +202,17 @@ def decode_job_data(data: bytes) -> Payload:
     except (ValueError, TypeError, RecursionError) as error:
         raise HostileJob(f"its data is not a JSON call: {error}") from error
     if function != JOB_FUNCTION or instance is not None or args:
-        raise HostileJob(f"it names the function {function!r}; only {JOB_FUNCTION} is run")
+        raise HostileJob(f"it names the function {_short(function)}; only {JOB_FUNCTION} is run")
     try:
         return msgspec.convert(kwargs, Payload)
     except msgspec.ValidationError as error:
-        raise HostileJob(f"its payload is malformed: {error}") from error
+        raise HostileJob(f"its payload is malformed: {str(error)[:200]}") from error
+
+
+def _short(value: Any) -> str:
+    """As Python writes it, and no longer than a line of rejected.jsonl should be."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 NO_TOOLS = "[]"

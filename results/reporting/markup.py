@@ -6,27 +6,17 @@ stands beside them in HTML.
 """
 
 import html
-import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+
+from budget import plain
 
 Cell = str | int | float
 
 
 def text(value: object) -> str:
     """Escaped for content and for attributes; characters that cannot be seen, and act, become U+FFFD."""
-    clean = "".join(character if _is_shown(character) else "\ufffd" for character in str(value))
-    return html.escape(clean, quote=True)
-
-
-def _is_shown(character: str) -> bool:
-    if character in _TURNS_AROUND:
-        return False
-    return character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cs")
-
-
-# They make what follows read backwards, also outside of the text that holds them.
-_TURNS_AROUND = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+    return html.escape(plain.shown(str(value)), quote=True)
 
 
 def number(value: float | None, *, digits: int = 0) -> str:

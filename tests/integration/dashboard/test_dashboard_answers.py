@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from budget import keys
 from tests.dashboard_support import SERVERS, TOKEN, Dashboard
 from tests.e2e_support import ROOT, Job, RedisServer, wait_for
+from tests.support import listening_at
 
 
 def test_it_shows_the_same_state_as_status(running: Job, dashboard: Dashboard) -> None:
@@ -218,11 +218,7 @@ def test_it_ends_at_once_though_pages_are_open(dashboard: Dashboard, number: sig
 
 
 def test_it_listens_on_loopback_alone(dashboard: Dashboard) -> None:
-    table = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
-    listening = [
-        line.split()[1] for line in table.splitlines() if line.split()[3] == "0A" and f":{dashboard.port:04X}" in line
-    ]
-    assert listening == [f"0100007F:{dashboard.port:04X}"]
+    assert listening_at(dashboard.port) == ["0100007F"]
 
 
 def test_a_taken_port_and_a_strange_address_are_a_sentence_each(running: Job) -> None:

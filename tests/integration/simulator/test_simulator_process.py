@@ -21,6 +21,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from budget.errors import OutsideFault
+from tests.support import listening_at
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.lengths import LengthSpec
 from workers.simulator.process import SimulatorProcess
@@ -66,6 +67,11 @@ def _health(url: str) -> int:
         with error:
             return error.code
     return 200
+
+
+def test_it_listens_on_loopback_alone(start_process: Start) -> None:
+    server = start_process(SimulatorConfig())
+    assert listening_at(int(server.url.rpartition(":")[2])) == ["0100007F"]
 
 
 def test_sigterm_drains_and_ends_well(start_process: Start) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from budget.connections import BadRedisUrl, connect, without_secret
+from budget.redis_url import rq_options, sentinels
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,9 @@ from budget.connections import BadRedisUrl, connect, without_secret
         ("unix:///s?db=1&password=secret", "unix:///s?db=1&password=***"),
         ("redis://:secret@[::1", "redis://:***@[::1"),
         (":secret@host", ":***@host"),
+        ("redis+sentinel://me:secret@h1,h2:1/main/0", "redis+sentinel://me:***@h1,h2:1/main/0"),
+        ("redis+sentinel://h1/main?sentinel_password=secret&a=1", "redis+sentinel://h1/main?sentinel_password=***&a=1"),
+        ("rediss://host?ssl_password=secret", "rediss://host?ssl_password=***"),
     ],
 )
 def test_only_the_password_is_hidden(url: str, shown: str) -> None:
@@ -39,3 +43,44 @@ def test_an_error_does_not_show_it_either(url: str) -> None:
 def test_a_url_that_would_make_text_of_results_is_refused(word: str) -> None:
     with pytest.raises(BadRedisUrl, match="decode_responses"):
         connect(f"redis://host:1?{word}")
+
+
+def test_a_url_with_sentinels() -> None:
+    said = sentinels(
+        "rediss+sentinel://me:p%40ss@[::1]:5,h2/main.1/3?sentinel_username=s&sentinel_password=t&ssl_ca_certs=/ca"
+        "&socket_timeout=7"
+    )
+    assert (said.hosts, said.service, said.tls) == ([("::1", 5), ("h2", 26379)], "main.1", True)
+    wire = {"ssl_ca_certs": "/ca", "socket_timeout": 7.0}
+    assert said.redis == {"username": "me", "password": "p@ss", "db": 3, **wire}
+    assert said.sentinel == {"username": "s", "password": "t", "ssl": True, "socket_connect_timeout": 2.0, **wire}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://:secret@host",
+        "redis+sentinel://:secret@host/",
+        "redis+sentinel://:secret@/main",
+        "redis+sentinel://:secret@host,/main",
+        "redis+sentinel://:secret@host:x/main/0",
+        "redis+sentinel://:secret@host/main/zero",
+    ],
+)
+def test_a_url_that_names_no_sentinel_or_no_service_is_refused(url: str) -> None:
+    with pytest.raises(BadRedisUrl, match="SERVICE") as said:
+        connect(url)
+    assert "secret" not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("redis://host:6379/0", "--url redis://host:6379/0"),
+        ("rediss://host/0?ssl_ca_certs=/ca&db=1", "--url 'rediss://host/0?ssl_ca_certs=/ca&db=1'"),
+        ("redis://:secret@host/0", "-c tokenmill.rq_settings"),
+        ("redis+sentinel://host/main", "-c tokenmill.rq_settings"),
+    ],
+)
+def test_what_rqs_commands_are_told_holds_no_password(url: str, options: str) -> None:
+    assert rq_options(url) == options
