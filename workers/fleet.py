@@ -152,8 +152,11 @@ class Fleet:
     async def _measure(self, server: Server) -> None:
         try:
             await self.servers.measure(server)
+            problem = await self.servers.leaving(server)
         except Broken:
             return
+        if problem is not None:
+            self.servers.fault(server, problem)
 
     def _hear(self, server: Server, down: str | None, *, told: bool, up: bool) -> None:
         if down is not None and up:

@@ -121,7 +121,11 @@ class Servers:
 
     async def _try(self, server: Server) -> str | None:
         """One request first, so that a server that is still down is asked for no more."""
-        return await self.probe(server, {}) or await self.check_again(server)
+        try:
+            problem = await self.leaving(server)
+        except Broken as broken:
+            return broken.detail or broken.kind
+        return problem or await self.probe(server, {}) or await self.check_again(server)
 
     async def probe(self, server: Server, sampling: dict[str, Any]) -> str | None:
         """One real request for one token. None if it is answered, else why not.
@@ -163,6 +167,21 @@ class Servers:
         server.look(_loads(found) if status == 200 else None)
         return server.loads
 
+    async def leaving(self, server: Server) -> str | None:
+        """Why nothing more is to be sent to a server that answers all the same; None where it may be.
+
+        SGLang that was told to end (SIGTERM) takes new work until it has none: with ours it would never end. Its
+        /ready then says 503, as it may after a health check that failed once; a new one clears that up.
+
+        Raises:
+            Broken: it gave no answer at all.
+        """
+        for path in ("/ready", "/health"):
+            status, _ = await self.client.get(server.url, path)
+            if status != 503:
+                return None
+        return "it is ending, or starting: its /ready and /health say 503"
+
     async def check(self, server: Server, facts: TokenizerFacts, samplings: list[dict[str, Any]]) -> str | None:
         """Everything that must be right before a job is claimed. None if it is, else why to wait.
 
@@ -186,6 +205,8 @@ class Servers:
             KeyRefused: it refuses the key.
             Broken: no whole answer came back.
         """
+        if (problem := await self.leaving(server)) is not None:
+            return problem
         status, model = await self.client.model(server.url)
         if status in (401, 403):
             raise KeyRefused(f"server {server.url} refuses the API key: set TOKENMILL_SGLANG_API_KEY")

@@ -1,5 +1,6 @@
 """A fleet of servers in one run: they join, are drained and removed, fail, freeze, and are sent what they can run."""
 
+import signal
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from tests.e2e.fleets import Unavailable, in_flight_at_most, simulator
 from tests.e2e_support import Job, RedisServer, Running, Simulator, prompts, wait_for
 from workers.contracts import job_id
 from workers.simulator.faults import Fault
+from workers.simulator.lengths import LengthSpec
 
 Start = Callable[..., Simulator]
 MANY = 5000  # more prompts than are ever answered before a test has seen what it waits for
@@ -72,6 +74,27 @@ def test_servers_join_are_drained_and_leave_in_mid_run(job: Job, start: Start) -
     wait_for("its worker to leave", lambda: "were removed from the run" in parts[2].text)
     end(job, *parts)
     assert {line["server"] for line in job.lines("A1")} == {first.url, second.url}
+
+
+def test_a_server_that_is_told_to_end_gets_nothing_more(job: Job, start: Start) -> None:
+    """SIGTERM, after which SGLang takes new work until it has none; its requests end well, and it ends."""
+    # So unlike are the answers that it is never idle by chance.
+    lengths = {"*": LengthSpec(mean=150, sigma=0.8)}
+    first, second = start("first", speed=1, lengths=lengths), start("second", speed=1, lengths=lengths)
+    job.dataset("A1", prompts("A1", MANY), max_tokens="none")
+    job.tables["sglang"] |= {"servers": [first.url, second.url], "concurrency": 16}
+    parts = job.write().start_parts()
+    wait_for("answers of both", lambda: first.served("A1") > 5 and second.served("A1") > 5)
+    first.child.process.send_signal(signal.SIGTERM)
+    wait_for("the first to end", lambda: first.child.process.poll() is not None)
+    assert first.child.process.returncode == 0
+    assert "its /ready and /health say 503" in parts[2].text
+    assert server_of(job, first.url)["state"] == "down"
+    so_far = second.served("A1")
+    wait_for("more of the second", lambda: second.served("A1") > so_far + 5)
+    end(job, *parts)
+    attempts = {line["attempt"] for line in job.lines("A1")}
+    assert attempts == {1}, "nothing was cut off"
 
 
 def test_a_worker_whose_servers_are_all_removed_ends_well(job: Job, start: Start) -> None:

@@ -98,7 +98,7 @@ class Control:
         return web.Response()
 
     async def _ready(self, request: web.Request) -> web.StreamResponse:
-        return web.Response(status=503 if self.status == "starting" else 200)
+        return web.Response(status=503 if self.status in ("starting", "draining") else 200)
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
         if self.status == "crashed":
