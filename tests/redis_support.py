@@ -161,7 +161,7 @@ class WatchedRedis(RedisServer):
     def start(self, *options: str) -> "WatchedRedis":
         for one in (self.replica, *self.sentinels):
             one.start()
-        looking = self.at(self.replica)
+        looking = self.itself(self.replica)
         wait_for("the replica to follow", lambda: looking.info("replication")["master_link_status"] == "up")
         for one in self.sentinels:
             wait_for("the Sentinels to know each other and the replica", lambda one=one: self._is_watching(one))
@@ -171,8 +171,8 @@ class WatchedRedis(RedisServer):
         (said,) = sentinel.asked(password=self.ASKING).sentinel_masters().values()
         return bool(said["num-other-sentinels"] == 2 and said["num-slaves"] == 1)
 
-    def at(self, server: GuardedRedis) -> Any:
-        """That server itself, whatever the Sentinels say."""
+    def itself(self, server: GuardedRedis) -> Any:
+        """One of the servers, whatever the Sentinels say."""
         return server.client(password=self.PASSWORD)
 
     def kill(self) -> None:

@@ -38,7 +38,7 @@ def test_a_failover_in_mid_run(local_job: Job, watched: WatchedRedis, mortal: Ca
     watched.wire.blackhole()
     scene.until(0.5)
     scene.parts["collect"].send(signal.SIGSTOP)
-    master, replica = watched.at(watched.master), watched.at(watched.replica)
+    master, replica = watched.itself(watched.master), watched.itself(watched.replica)
     wait_for("answers that no file has", lambda: sum(master.xlen(f"results:{name}") for name in job.names) > 10)
     watched.kill()
     watched.wire.cut()
