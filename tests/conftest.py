@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.support import OwnServer, server_binary
 
-# A shell that starts the tests in the background has SIGINT ignored, and so would every process that they start.
+# A shell that starts the tests in the background has SIGINT ignored, nohup SIGHUP, and so would every process that
+# they start.
 with contextlib.suppress(ValueError):  # not in the main thread
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Shrinking against a real server takes minutes: `--hypothesis-profile=long` does it, and looks further.
 settings.register_profile(

@@ -29,7 +29,10 @@ def in_flight_at_most(log: Path, dataset: str) -> int:
 
 
 class Unavailable:
-    """A server that answers 503 to everything, a while after it was asked; it counts. A context manager."""
+    """A server that answers 503 to everything, a while after it was asked; it counts. A context manager.
+
+    Of /ready it knows nothing, as a proxy may: the tries are what is counted.
+    """
 
     def __init__(self, answer_s: float) -> None:
         self.began: list[float] = []
@@ -40,6 +43,9 @@ class Unavailable:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if self.path == "/ready":
+                    self.send_error(404)
+                    return
                 with outer._lock:
                     outer.began.append(time.monotonic())
                     outer._now += 1

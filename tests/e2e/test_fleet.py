@@ -170,7 +170,7 @@ def test_workers_of_a_server_share_its_faults(job: Job, redis_server: RedisServe
         "both to be idle",
         lambda: redis_server.client.hexists("rq:worker:other", "servers") and not server.state()["running"],
     )
-    server.faults(Fault(mode="slow_start"))
+    server.faults(Fault(mode="unavailable"))
     redis_server.client.hset(f"server:{server.url}", mapping={"down_since": 1, "reason": "said by a third"})
     wait_for("both to hear it", lambda: all("as another worker found" in part.text for part in (parts[2], other)))
     redis_server.client.delete("rq:suspended")
