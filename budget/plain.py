@@ -16,9 +16,12 @@ def shown(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same, in one line of a length that people read: nobody can make a line of a log up, or bury one."""
+    """The same, in one line of a length that people read: nobody can make a line of a log up, or bury one.
+
+    The middle is what is left out, since our own sentences end in what to do.
+    """
     if len(text) > LONGEST:
-        text = f"{text[:LONGEST]}…"
+        text = f"{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}"
     return shown(" ".join(text.splitlines()))
 
 
