@@ -3,12 +3,14 @@
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from budget.errors import Problem, UserProblem
-from producer.inspection import Inspection, inspect
-from workers.contracts import DatasetConfig
+
+if TYPE_CHECKING:
+    from producer.inspection import Inspection
 
 SUFFIXES = (".jsonl", ".json", ".ndjson", ".txt", ".csv", ".tsv", ".parquet")
 PACKED = (".gz", ".zst")
@@ -78,6 +80,9 @@ def write(folder: Path, file: Path, tokenizer: str | None) -> list[str]:
     Raises:
         UserProblem: the file is there already, or the folder holds no prompts.
     """
+    from producer.inspection import inspect
+    from workers.contracts import DatasetConfig
+
     if file.exists():
         raise UserProblem(f"{file} is there already: give another name with --output, or move it away")
     base = file.resolve().parent
@@ -107,7 +112,7 @@ def _head(file: Path, folder: Path, tokenizer: str | None) -> str:
     )
 
 
-def _seen(seen: Inspection) -> str:
+def _seen(seen: "Inspection") -> str:
     shapes = ", ".join(seen.shapes) or "no shape that is known"
     if not seen.prompts:
         why = seen.rejects[0].detail if seen.rejects else "it has no rows"

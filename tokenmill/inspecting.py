@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from budget import plain
 from budget.errors import UserProblem
 from tokenmill import logs
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from producer.inspection import Inspection
     from workers.contracts import DatasetConfig
 
@@ -57,6 +56,8 @@ def command(
       tokenmill inspect 'shards/*.parquet' --field prompt=question
       tokenmill inspect RUN.toml --dataset A1_chat
     """
+    from rich.console import Console
+
     from producer.inspection import inspect
     from workers.chat import ChatTokenizer
 
@@ -111,8 +112,11 @@ def _changed(dataset: "DatasetConfig", fields: tuple[str, ...], history: str | N
     return msgspec.structs.replace(dataset, fields=mapped, history=history or dataset.history)
 
 
-def show(seen: "Inspection", console: Console) -> None:
+def show(seen: "Inspection", console: "Console") -> None:
     """Print one dataset's inspection."""
+    from rich.table import Table
+    from rich.text import Text
+
     console.rule(Text(seen.dataset), align="left")
     for file in seen.files[:8]:
         console.print(Text(plain.one_line(f"{file.name}: {file.format}, {file.rows:,} rows")), soft_wrap=True)

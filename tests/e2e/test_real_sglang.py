@@ -215,10 +215,10 @@ def test_three_public_sets_and_prompts_that_are_hard_on_a_server(server: RealSer
     file = run_file(
         tmp_path,
         server,
-        f'name = "human_eval"\nprompts = "{DATA}/human_eval/HumanEval.jsonl.gz"\nmax_tokens = 200',
-        f'name = "gsm8k"\nprompts = "{DATA}/gsm8k/test.jsonl"\nmax_tokens = 200',
+        f'name = "human_eval"\nprompts = "{DATA}/human_eval/HumanEval.jsonl.gz"\nmax_tokens = 120',
+        f'name = "gsm8k"\nprompts = "{DATA}/gsm8k/test.jsonl"\nmax_tokens = 120',
         # With a full stop as the end, nearly every first turn ends, and the second one is asked.
-        f'name = "mt_bench"\nprompts = "{DATA}/mt_bench/question.jsonl"\nmax_tokens = 200\nsampling.stop = ["."]',
+        f'name = "mt_bench"\nprompts = "{DATA}/mt_bench/question.jsonl"\nmax_tokens = 120\nsampling.stop = ["."]',
         'name = "hard"\nprompts = "hard.jsonl"\nmax_tokens = "none"',
         tokenizer=tokenizer,
     )
@@ -238,7 +238,7 @@ def test_three_public_sets_and_prompts_that_are_hard_on_a_server(server: RealSer
             assert sampling == asked, "the model's own defaults, and the run file's on top"
     for name in ("human_eval", "gsm8k", "mt_bench"):
         spent = sum(record["completion_tokens"] for record in records[name])
-        assert 200 <= spent < 200 + 5 * 2 * 48, "what the slots held at the end is the most that may be over"
+        assert 120 <= spent < 120 + 5 * 2 * 48, "what the slots held at the end is the most that may be over"
 
     later = [record for record in records["mt_bench"] if record["turn"] == 2]
     assert later
@@ -345,13 +345,13 @@ def test_another_models_tokenizer_is_refused(server: RealServer, tmp_path: Path)
 
 def test_a_stopped_run_and_a_killed_server_lose_nothing(server: RealServer, tmp_path: Path) -> None:
     """SIGTERM drains; then the server is killed in mid-run, comes back, and no prompt is charged for it."""
-    file = run_file(tmp_path, server, f'name = "gsm8k"\nprompts = "{DATA}/gsm8k/test.jsonl"\nmax_tokens = 600')
+    file = run_file(tmp_path, server, f'name = "gsm8k"\nprompts = "{DATA}/gsm8k/test.jsonl"\nmax_tokens = 400')
     stopped = tokenmill("run", file)
     until("a first answer", lambda: lines(tmp_path, "gsm8k"))
     stopped.send_signal(signal.SIGTERM)
     assert ended(stopped)[0] == Exit.INTERRUPTED
     before = lines(tmp_path, "gsm8k")
-    assert sum(record["completion_tokens"] for record in before) < 600
+    assert sum(record["completion_tokens"] for record in before) < 400
     verified(file)
 
     run = tokenmill("run", file)
