@@ -184,7 +184,9 @@ def test_complete_drops_the_queue_and_a_raised_cap_brings_it_back(server: Server
         run.work("A", 10)
         wait_until(lambda: run.state("A").queued == 0)
         state = run.state("A")
-        assert (state.dropped, state.committed, state.unsent) == (990, 10, 2000)
+        # The producer may have topped the queue up between the claim of the ten and their commit.
+        assert (state.dropped in (990, 1000), state.committed) == (True, 10)
+        assert state.unsent == 2990 - state.dropped
         runbook.set_cap(run.client, "A", 1_000_000)
         wait_until(lambda: run.state("A").queued == 1000)
         while run.state("A").committed < 3000:
