@@ -23,7 +23,7 @@ help:  ## Show this list
 
 demo: $(READY)  ## Run the example: ten small datasets, a simulated SGLang, a Redis of its own
 	$(BIN)/tokenmill run examples/quickstart.toml $(ARGS)
-	@echo "  start the example from nothing:     make demo-clean"
+	@echo "  start the example from nothing:       make demo-clean"
 
 demo-clean:  ## Remove what the example wrote, so that the next demo starts from nothing
 	rm -rf examples/out
