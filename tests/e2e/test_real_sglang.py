@@ -345,13 +345,13 @@ def test_another_models_tokenizer_is_refused(server: RealServer, tmp_path: Path)
 
 def test_a_stopped_run_and_a_killed_server_lose_nothing(server: RealServer, tmp_path: Path) -> None:
     """SIGTERM drains; then the server is killed in mid-run, comes back, and no prompt is charged for it."""
-    file = run_file(tmp_path, server, f'name = "gsm8k"\nprompts = "{DATA}/gsm8k/test.jsonl"\nmax_tokens = 400')
+    file = run_file(tmp_path, server, f'name = "gsm8k"\nprompts = "{DATA}/gsm8k/test.jsonl"\nmax_tokens = 600')
     stopped = tokenmill("run", file)
     until("a first answer", lambda: lines(tmp_path, "gsm8k"))
     stopped.send_signal(signal.SIGTERM)
     assert ended(stopped)[0] == Exit.INTERRUPTED
     before = lines(tmp_path, "gsm8k")
-    assert sum(record["completion_tokens"] for record in before) < 400
+    assert sum(record["completion_tokens"] for record in before) < 600
     verified(file)
 
     run = tokenmill("run", file)
