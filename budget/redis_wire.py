@@ -31,7 +31,8 @@ class PlainConnection(redis.Connection):
         try:
             super().connect()
         except RedisConnectionError as error:
-            _look_for_tls(self, error)
+            if self.host:  # else no Sentinel has named one
+                _look_for_tls(self, error)
             raise
 
 
@@ -42,31 +43,17 @@ class TlsConnection(redis.SSLConnection):
         try:
             super().connect()
         except (RedisConnectionError, RedisTimeoutError) as error:
-            _look_at_tls(self, error)
+            if self.host:
+                _look_at_tls(self, error)
             raise
 
 
-class SentinelConnection(SentinelManagedConnection):
+class SentinelConnection(PlainConnection, SentinelManagedConnection):
     """A connection without TLS to the master that the Sentinels name."""
 
-    def connect(self) -> None:
-        try:
-            super().connect()
-        except RedisConnectionError as error:
-            if self.host:
-                _look_for_tls(self, error)
-            raise
 
-
-class SentinelTlsConnection(SentinelManagedSSLConnection):
+class SentinelTlsConnection(TlsConnection, SentinelManagedSSLConnection):
     """A connection over TLS to the master that the Sentinels name."""
-
-    def connect(self) -> None:
-        try:
-            super().connect()
-        except (RedisConnectionError, RedisTimeoutError) as error:
-            _look_at_tls(self, error)
-            raise
 
 
 def _look_for_tls(connection: Any, error: RedisConnectionError) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import click
 import redis
@@ -25,7 +26,7 @@ def _own_server(file: RunFile) -> Generator[Connection]:
 
 @contextmanager
 def _given(file: RunFile, connection: Connection) -> Generator[Connection]:
-    refuse_strangers(file, connection[0])
+    refuse_strangers(file.output, connection[0])
     yield connection
 
 
@@ -38,7 +39,7 @@ def some_redis(file: RunFile, connection: "Connection | None") -> AbstractContex
     return _own_server(file) if connection is None else _given(file, connection)
 
 
-def refuse_strangers(file: RunFile, client: "redis.Redis") -> None:
+def refuse_strangers(output: str | Path, client: "redis.Redis") -> None:
     """Before anything is changed in it: the Redis must not hold another run, nor one of another version.
 
     Raises:
@@ -47,7 +48,7 @@ def refuse_strangers(file: RunFile, client: "redis.Redis") -> None:
     """
     entry = runbook.published(client)
     runbook.refuse_other(entry)
-    state = OutputFolder(file.output).state()
+    state = OutputFolder(output).state()
     if state is not None:
         runbook.refuse_another(entry, state.id)
 

@@ -23,6 +23,7 @@ from results.errors import ResultsError
 from results.folder import OutputFolder
 from results.summary import file_totals
 from tokenmill import embedded
+from tokenmill.caps import refuse_strangers
 from workers.chat import ChatTokenizer
 from workers.contracts import DatasetConfig, RunConfig, TokenizerFacts
 from workers.servers import Server, Servers
@@ -227,8 +228,7 @@ def _members(config: RunConfig) -> list[str]:
         return config.servers
     try:
         connection = connections.connect(url)
-        state = OutputFolder(config.output).state()
-        runbook.refuse_another(runbook.published(connection), None if state is None else state.id)
+        refuse_strangers(config.output, connection)
         return fleet.members(config.servers, fleet.wishes(connection))
     except Problem:  # which is among the findings about Redis
         return config.servers

@@ -53,7 +53,7 @@ def _where(source: Source) -> caps.Connection:
     where = source.connection()
     if where is None:
         raise OutsideFault("the run's Redis is not running: start the run, or use tokenmill budget")
-    caps.refuse_strangers(source.file, where[0])
+    caps.refuse_strangers(source.file.output, where[0])
     return where
 
 
