@@ -4,7 +4,12 @@
 (`workers.contracts`) or the chat templates (`workers.chat`) do not pay for an HTTP client.
 """
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+# httpx imports its command line, and with it rich and pygments, wherever those are installed, and does without it
+# where they are not: a sixth of what the start of a worker costs.
+sys.modules.setdefault("httpx._main", cast(Any, None))
 
 if TYPE_CHECKING:
     from workers.async_worker import AsyncWorker as AsyncWorker
