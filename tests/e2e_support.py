@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import msgspec
 import redis
 
+from tests.nursery import Child, suits
 from tokenmill.embedded import _binary as _redis_binary  # pyright: ignore[reportPrivateUsage]
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.faults import Fault
@@ -142,11 +143,17 @@ class Process(Protocol):
 class Running:
     """A process of a test, in a session of its own, with what it says in a file."""
 
-    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, command: list[str], environment: Mapping[str, str], log: Path, root: Path = ROOT, *, forks: bool = True
+    ) -> None:
         self.log = log
+        log.touch()
+        if forks and suits(command, environment):
+            self.process: Process = Child(command, environment, root, log)
+            return
         with log.open("wb") as output:
-            self.process: Process = subprocess.Popen(
-                command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            self.process = subprocess.Popen(
+                command, env=environment, cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
 
@@ -174,6 +181,26 @@ class Running:
             raise AssertionError(f"still running after {patience_s:.0f} s; it said:\n{self.text}") from None
 
 
+def run_to_its_end(
+    command: list[str], environment: Mapping[str, str], root: Path, patience_s: float, *, forks: bool
+) -> Ended:
+    """Run a command, and say how it ended."""
+    if not (forks and suits(command, environment)):
+        done = subprocess.run(
+            command, env=environment, cwd=root, timeout=patience_s, capture_output=True, text=True, errors="replace",
+            check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        return Ended(done.returncode, done.stdout, done.stderr)
+    with tempfile.TemporaryDirectory(prefix="tm-said-") as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        child = Child(command, environment, root, out, err)
+        try:
+            code = child.wait(patience_s)
+        finally:
+            child.kill()
+        return Ended(code, out.read_text(errors="replace"), err.read_text(errors="replace"))
+
+
 def prompts(dataset: str, count: int) -> list[dict[str, Any]]:
     """Rows with token ids: nothing to render, nothing that two datasets have in common."""
     first = 10 + sum(dataset.encode()) % 1000
@@ -184,11 +211,14 @@ class Job:
     """A folder with a run file and its prompts, and the commands on it.
 
     The run file is written by `write`, from `tables` and the datasets that were added; change them and
-    write again to edit it.
+    write again to edit it. Commands are those of the packages in `root`; they are forked (see `tests.nursery`)
+    unless `forks` says otherwise.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, root: Path = ROOT, *, forks: bool = True) -> None:
         self.folder = folder
+        self.root = root
+        self.forks = forks
         self.file = folder / "run.toml"
         self.output = folder / "out"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
@@ -228,19 +258,18 @@ class Job:
 
     def call(self, name: str, *arguments: str, patience_s: float = PATIENCE_S, **environment: str) -> Ended:
         """Run a command to its end."""
-        done = subprocess.run(
-            self.command(name, *arguments), env={**self.environment, **environment}, cwd=ROOT, timeout=patience_s,
-            capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert "Traceback" not in done.stderr + done.stdout, done.stderr + done.stdout
-        return Ended(done.returncode, done.stdout, done.stderr)
+        done = run_to_its_end(
+            self.command(name, *arguments), {**self.environment, **environment}, self.root, patience_s, forks=self.forks
+        )
+        assert "Traceback" not in done.err + done.out, done.err + done.out
+        return done
 
     def start(self, name: str, *arguments: str, **environment: str) -> Running:
         return self.start_command(self.command(name, *arguments), **environment)
 
     def start_command(self, command: list[str], **environment: str) -> Running:
         log = self.folder / f"process-{len(self.started)}.log"
-        running = Running(command, {**self.environment, **environment}, log)
+        running = Running(command, {**self.environment, **environment}, log, self.root, forks=self.forks)
         self.started.append(running)
         return running
 

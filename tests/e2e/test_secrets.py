@@ -118,6 +118,7 @@ def get(url: str) -> str:
 
 def test_secrets_are_nowhere_to_be_seen(local_job: Job, store: GuardedRedis, tmp_path_factory: Any) -> None:
     job, watch = local_job, Watch()
+    job.forks = False  # command lines are looked at
     # Its key by a file outside of what is searched, as anybody who starts a server by hand should give it.
     hidden = tmp_path_factory.mktemp("hidden") / "simulator.json"
     config = msgspec.structs.replace(simulator_config(job.folder), api_key=KEY)

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import redis
 
 from budget.failpoints import ACTIONS, CANCELLABLE, POINTS
-from tests.e2e_support import Ended, Job, Running, Simulator, prompts, wait_for
-from tests.faults.nursery import Child, Nursery
+from tests.e2e_support import Job, Running, Simulator, prompts, wait_for
 from tests.support import OwnServer
 
 WORKER = POINTS[:8]
@@ -74,42 +73,11 @@ def cases(*points: str) -> list[Case]:
     return [Case(point, action) for point in points for action in ACTIONS if action != "cancel" or point in CANCELLABLE]
 
 
-class Forked(Running):
-    """A command that the nursery started."""
-
-    def __init__(self, child: Child, log: Path) -> None:
-        self.process, self.log = child, log
-
-    @property
-    def text(self) -> str:
-        return super().text if self.log.exists() else ""  # it makes the file itself
-
-
-class QuickJob(Job):
-    """A job whose commands the nursery starts."""
-
-    def __init__(self, folder: Path, nursery: Nursery, root: Path) -> None:
-        super().__init__(folder)
-        self._nursery, self._root = nursery, root
-
-    def start(self, name: str, *arguments: str, **environment: str) -> Running:
-        log = self.folder / f"process-{len(self.started)}.log"
-        words = [name, str(self.file), *arguments]
-        running = Forked(Child(self._nursery, words, {**self.environment, **environment}, log, self._root), log)
-        self.started.append(running)
-        return running
-
-    def call(self, name: str, *arguments: str, patience_s: float = PATIENCE_S, **environment: str) -> Ended:
-        running = self.start(name, *arguments, **environment)
-        return Ended(running.ended(patience_s), running.text, "")
-
-
 class Shared(NamedTuple):
     """What the cases of a module share."""
 
     servers: list[OwnServer]
     simulator: Simulator
-    nursery: Nursery
 
 
 class Rig:
@@ -123,7 +91,7 @@ class Rig:
         self.client: Any = redis.Redis(unix_socket_path=str(server.socket))
         self.client.flushall()
         self.simulator = shared.simulator
-        self.job = QuickJob(folder, shared.nursery, root)
+        self.job = Job(folder, root)
         self.job.environment["TOKENMILL_REDIS_URL"] = server.url
         self.by_budget, self.by_prompts = f"b-{folder.name}", f"p-{folder.name}"
         self.job.dataset(self.by_budget, prompts(self.by_budget, ENDS_BY_BUDGET), max_tokens=CAP)

@@ -8,7 +8,6 @@ import pytest
 
 from tests.e2e_support import ROOT, Simulator, simulator_config
 from tests.faults.matrix import TOKENS, Case, Rig, Shared
-from tests.faults.nursery import Nursery
 from tests.support import OwnServer, server_binary
 
 StartCase = Callable[..., Rig]
@@ -21,9 +20,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shared]:
     servers = [OwnServer(binary) for binary in binaries]
     folder = tmp_path_factory.mktemp("simulator")
     simulator = Simulator(folder, simulator_config(folder, tokens=TOKENS, speed=10))
-    nursery = Nursery()
-    yield Shared(servers, simulator, nursery)
-    nursery.close()
+    yield Shared(servers, simulator)
     simulator.stop()
     for server in servers:
         server.close()

@@ -100,7 +100,7 @@ def test_s8_a_prompt_that_kills_servers_and_others_that_cannot_be_sent(
         {"id": "deadly", "input_ids": [5, deadly]},
         {"id": "aborted", "input_ids": [5, aborted]},
         {"id": "long", "input_ids": [5] * 40_000},
-        {"id": "huge", "prompt": "word " * 1_000_000},
+        {"id": "huge", "prompt": "word " * 4_000_000},
         {"id": "half", "prompt": "half a pair: \ud800"},
         {"id": "odd", "prompt": "nothing \u0000, a line \u2028 and an end \u0085"},
     ]
