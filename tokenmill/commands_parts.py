@@ -39,7 +39,8 @@ def run(file: "RunFile", *, overrides: tuple[str, ...], workers: int, as_json: b
       tokenmill run RUN.toml -n 2 --set sglang.concurrency=256
     """
     from results.folder import OutputFolder
-    from tokenmill.local import LocalRun, simulator_config
+    from tokenmill.local import LocalRun
+    from tokenmill.own_servers import simulator_config
     from tokenmill.progress import Steady
 
     simulator_config(file)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import redis
@@ -26,16 +25,14 @@ from tokenmill import farewell, status, view
 from tokenmill.children import Child
 from tokenmill.crew import LOOK_S, Crew, servers_now
 from tokenmill.embedded import EmbeddedRedis
+from tokenmill.own_servers import MAX_RESTARTS, OwnServers
 from tokenmill.progress import Progress
-from tokenmill.runfile import RunFile, RunFileProblem, refuse_unknown
-from workers.simulator.config import SimulatorConfig
-from workers.simulator.process import SimulatorProcess
+from tokenmill.runfile import RunFile
 
 log = logging.getLogger("tokenmill.run")
 
 POLL_S = 0.1
 SAME_SIGNAL_S = 1.0
-MAX_RESTARTS = 20
 
 
 class ChildFailed(Problem):
@@ -80,9 +77,7 @@ class LocalRun:
         self._are_started = False
         self._collector: Child | None = None
         self._producer: Child | None = None
-        self._simulator: SimulatorProcess | None = None
-        self._redis: EmbeddedRedis | None = None
-        self._own_restarts = 0
+        self._own = OwnServers(file, None, self._say)
         self._signals = 0
         self._url = ""
         self._connection: redis.Redis | None = None
@@ -99,7 +94,7 @@ class LocalRun:
         if url:
             return self._with_redis(url)
         with EmbeddedRedis(self.file.output) as server:
-            self._redis = server
+            self._own = OwnServers(self.file, server, self._say)
             self._say(f"no Redis is named: started one of its own ({Path(server.binary).name})")
             return self._with_redis(server.url)
 
@@ -116,8 +111,7 @@ class LocalRun:
         finally:
             for child in reversed(self._children):
                 child.end(10)
-            if self._simulator is not None:
-                self._simulator.stop()
+            self._own.stop()
 
     # -- parts
 
@@ -140,10 +134,9 @@ class LocalRun:
         if servers is None:
             servers = self._base
         if not servers and not self._base:
-            self._simulator = SimulatorProcess.start(simulator_config(self.file))
-            self._base = servers = [self._simulator.url]
+            self._base = servers = [self._own.simulate()]
             self._say("no SGLang server is named: started the simulated one, whose answers have no meaning")
-        self.simulated = self._simulator is not None
+        self.simulated = self._own.simulates
         self._are_started = True
         self._crew_of_servers.follow(servers)
         if not servers:
@@ -178,7 +171,7 @@ class LocalRun:
         assert self._collector is not None and self._producer is not None
         while True:
             show()
-            self._look_after_servers()
+            self._own.look_after()
             for child in list(self._children):
                 self._look_after(child)
             if not self._producer.running and self._producer.exit is Exit.DONE and self._is_finished():
@@ -208,29 +201,6 @@ class LocalRun:
         elif child.killed or child.exit is not Exit.DONE:
             raise ChildFailed(child)
 
-    def _look_after_servers(self) -> None:
-        """The servers of the run's own, killed, are started again where they were; nobody else would.
-
-        Raises:
-            OutsideFault: one does not start again, or is killed over and over.
-        """
-        redis_died = self._redis is not None and not self._redis.running
-        simulator_died = self._simulator is not None and self._simulator.process.poll() is not None
-        if not redis_died and not simulator_died:
-            return
-        self._own_restarts += 1
-        if self._own_restarts > MAX_RESTARTS:
-            raise OutsideFault(
-                "the run's own Redis or simulated SGLang ends again and again: see its log, then run again"
-            )
-        if redis_died and self._redis is not None:
-            self._say("the run's own Redis was killed: started again, on what its file holds")
-            self._redis.restart()
-        if simulator_died and self._simulator is not None:
-            self._say("the simulated SGLang was killed: started again")
-            port = urlsplit(self._simulator.url).port or 0
-            self._simulator = SimulatorProcess.start(msgspec.structs.replace(simulator_config(self.file), port=port))
-
     def _is_finished(self) -> bool:
         state = self._state()
         return state is not None and state.all_finished()
@@ -259,7 +229,7 @@ class LocalRun:
                 for child in self._crew:
                     child.interrupt()
             show()
-            self._look_after_servers()
+            self._own.look_after()
             running = any(child.running for child in self._crew)
             time.sleep(POLL_S)
         assert self._collector is not None and self._producer is not None
@@ -329,21 +299,3 @@ class LocalRun:
         if self._as_json:
             print(json.dumps(msgspec.to_builtins(final)))
         return Exit.INTERRUPTED if interrupted else Exit.DONE
-
-
-def simulator_config(file: RunFile) -> SimulatorConfig:
-    """The simulated server of a run: its `[simulator]` table, on the run's own tokenizer.
-
-    Raises:
-        RunFileProblem: the table is not as it must be.
-    """
-    table = dict(file.simulator)
-    refuse_unknown(table, [*SimulatorConfig.__struct_fields__, "slots"], "[simulator]", file.path)
-    if "slots" in table:
-        table["max_running_requests"] = table.pop("slots")
-    table.setdefault("tokenizer", file.config.tokenizer)
-    table.setdefault("model", Path(file.config.tokenizer).name)
-    try:
-        return msgspec.convert(table, SimulatorConfig)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise RunFileProblem(f"{file.path}: [simulator]: {error}") from error

@@ -24,7 +24,7 @@ from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Interrupted, Problem
 from budget.fleet import Board
 from budget.ledger import AsyncLedger
-from workers import addresses
+from workers import addresses, births
 from workers.background import end
 from workers.beats import Beats
 from workers.complaints import Complaints
@@ -111,9 +111,12 @@ class AsyncWorker(BaseWorker):
             self._loop.call_soon_threadsafe(self._engine.stop_job, str(payload.get("job_id")))
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
-        """RQ's thread for commands ends on anything but a lost connection; after a time-out a worker would be deaf."""
+        """RQ's thread for commands ends on anything but a lost connection; then a worker would be deaf.
+
+        Beside time-outs, redis-py raises a TypeError where its connection was closed under it.
+        """
         if not isinstance(exc, redis.RedisError | OSError):
-            raise exc
+            log.debug("listening for RQ's commands failed (%s: %s); trying again", type(exc).__name__, exc)
         time.sleep(PUBSUB_PAUSE_S)
 
     def work(
@@ -150,7 +153,7 @@ class AsyncWorker(BaseWorker):
         if joined is None:
             raise Interrupted("stopped before there was anything to do")
         self._lease_s = joined.config.timing.lease_ms / 1000
-        await self._when_allowed(lambda: self._register(logging_level, date_format, log_format))
+        await self._when_allowed(lambda: self._register(joined.config, logging_level, date_format, log_format))
         try:
             await self._serve(joined)
         finally:
@@ -166,13 +169,21 @@ class AsyncWorker(BaseWorker):
             say=lambda text: log.info("%s", text),
         )
 
-    def _register(self, logging_level: str | None, date_format: str, log_format: str) -> None:
+    def _register(self, config: RunConfig, logging_level: str | None, date_format: str, log_format: str) -> None:
         with connections.translated():
             if not self._is_born:
+                births.make_room(self.connection, self.name, config)
                 self.bootstrap(logging_level, date_format, log_format)
                 self._is_born = True
-            self.connection.hset(self.key, sweep.PROCESS_FIELD, process.identity())
             self.heartbeat()
+
+    def register_birth(self) -> None:
+        """RQ's, with the process that the name stands for."""
+        try:
+            super().register_birth()
+        except ValueError as error:  # somebody else has taken it since there was room
+            raise births.NameTaken(self.name) from error
+        self.connection.hset(self.key, sweep.PROCESS_FIELD, process.identity())
 
     def _leave(self) -> None:
         try:

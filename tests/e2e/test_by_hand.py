@@ -10,6 +10,7 @@ from collections.abc import Callable
 from redis import Redis
 from rq.command import send_shutdown_command
 
+from budget.errors import Exit
 from tests.e2e_support import HELD_TOKENS, ROOT, Job, RedisServer, Running, Simulator, prompts, wait_for
 
 StartSimulator = Callable[..., Simulator]
@@ -93,6 +94,24 @@ def test_kill_9_of_a_worker_gives_its_jobs_to_the_next(
     attempts = sorted(line["attempt"] for name in job.names for line in job.lines(name))
     assert attempts == [1] * (60 - len(held)) + [2] * len(held)
     assert "doomed" in collect.text + push.text + again.text, "whoever finds it dead says so"
+
+
+def test_a_name_is_one_workers_and_free_once_that_is_dead(
+    job: Job, redis_server: RedisServer, start_simulator: StartSimulator
+) -> None:
+    simulator = start_simulator()
+    simulator.hold()
+    prepare(job, simulator)
+    collect, push, work = job.start_parts("--name", "one")
+    in_flight(redis_server, job)
+    second = job.start("work", "--name", "one")
+    assert second.ended() == Exit.REFUSED
+    assert "a worker named one is at work on" in second.text and "--name" in second.text
+    work.kill()
+    again = job.start("work", "--name", "one")
+    simulator.let_go()
+    job.finish(collect, push, again)
+    job.check_all_answered()
 
 
 def test_kill_9_of_the_producer_loses_no_prompt(
