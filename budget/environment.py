@@ -23,18 +23,26 @@ def sglang_api_key() -> str | None:
     Raises:
         UserProblem: no HTTP header can hold it.
     """
-    key = os.environ.get("TOKENMILL_SGLANG_API_KEY") or None
-    if key is not None and not (key.isascii() and key.isprintable()):
-        raise UserProblem(
-            "TOKENMILL_SGLANG_API_KEY has characters in it that cannot be sent: set it to the key alone, without a "
-            "newline"
-        )
-    return key
+    return _bearer("TOKENMILL_SGLANG_API_KEY")
 
 
 def dashboard_token() -> str | None:
-    """`TOKENMILL_DASHBOARD_TOKEN`: who knows it may change things on the dashboard; without it nobody may."""
-    return os.environ.get("TOKENMILL_DASHBOARD_TOKEN") or None
+    """`TOKENMILL_DASHBOARD_TOKEN`: who knows it may change things on the dashboard; without it nobody may.
+
+    Raises:
+        UserProblem: no HTTP header can hold it, so nobody could ever give it.
+    """
+    return _bearer("TOKENMILL_DASHBOARD_TOKEN")
+
+
+def _bearer(name: str) -> str | None:
+    token = os.environ.get(name) or None
+    if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+        raise UserProblem(
+            f"{name} has characters in it that cannot be sent: set it to the value alone, in ASCII, without a newline "
+            f"or spaces around it"
+        )
+    return token
 
 
 def worker_concurrency() -> int | None:

@@ -113,6 +113,19 @@ def refuse_another(entry: Mapping[str, str], output_id: str | None) -> None:
         )
 
 
+def refuse_another_name(entry: Mapping[str, str], name: str) -> None:
+    """Refuse a database that a run of another name has, where no output folder tells more.
+
+    Raises:
+        AnotherRun: the database is another's.
+    """
+    if entry.get("name", name) != name:
+        raise AnotherRun(
+            f"this Redis database belongs to run {entry['name']!r}, not to {name!r}: use its run file, or another "
+            f"database number in TOKENMILL_REDIS_URL"
+        )
+
+
 def publish(
     connection: "redis.Redis",
     *,

@@ -61,9 +61,9 @@ def forget(ledger: Ledger, sink: Sink, jobs: Iterable[str], tick: Tick) -> int:
 
 def settle(ledger: Ledger, sink: Sink) -> int:
     """Make the ledger's entries of a sink's unsettled jobs the files' own; returns how many there were."""
-    if not sink.unsettled:
+    if not sink.unsettled and not sink.foreign:
         return 0
-    told, unheard = list[tuple[str, int, bool]](), list[str]()
+    told, unheard = list[tuple[str, int, bool]](), list(sink.foreign)
     for key, tokens in sink.settled():
         job = job_of(sink.dataset, key)
         if tokens is None:
@@ -73,8 +73,9 @@ def settle(ledger: Ledger, sink: Sink) -> int:
     for batch in _batches(iter(told)):
         ledger(verbs.seed(dataset=sink.dataset, entries=batch))
     forget(ledger, sink, unheard, _nothing)
-    count = len(sink.unsettled)
+    count = len(sink.unsettled) + len(sink.foreign)
     sink.unsettled.clear()
+    sink.foreign.clear()
     return count
 
 

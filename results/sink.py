@@ -33,6 +33,7 @@ class Sink:
         self.index = Index(dataset)
         self.unsettled: set[bytes] = set()
         self.forgotten: set[bytes] = set()
+        self.foreign: set[str] = set()
         self._folder = folder
         self._answers = Appender(folder.answers(dataset))
         self._rejected = Appender(folder.rejected(dataset))
@@ -130,15 +131,18 @@ class Sink:
         plain = {name.decode("ascii", "replace"): base64.b64encode(value).decode() for name, value in fields.items()}
         self._add(self._quarantine, encode_line({"entry": entry, "damage": str(damage), "fields": plain}))
         job = fields.get(b"job", b"").decode("utf-8", "replace")
+        key = digest_of_job(self.dataset, job)
         log.error(
-            "%s: a result of %s is damaged (%s); kept in %s, the prompt will be generated again",
+            "%s: a result of %s is damaged (%s); kept in %s, %s",
             self.dataset,
             job or "no job",
             damage,
             self._quarantine.path,
+            "it belongs to no prompt of this run" if key is None else "the prompt will be generated again",
         )
-        key = digest_of_job(self.dataset, job)
         if key is None:
+            # Whoever queued it, the ledger ended it; the files never will.
+            self.foreign.add(job)
             return
         self.unsettled.add(key)
         if key in self._damaged and key not in self.index.answers and key not in self.index.rejected:

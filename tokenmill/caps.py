@@ -2,14 +2,12 @@
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
 import click
 import redis
 
 from budget import connections, runbook
 from budget.errors import UserProblem
-from results.folder import OutputFolder
 from tokenmill import view, watching
 from tokenmill.embedded import EmbeddedRedis
 from tokenmill.runfile import RunFile
@@ -26,7 +24,7 @@ def _own_server(file: RunFile) -> Generator[Connection]:
 
 @contextmanager
 def _given(file: RunFile, connection: Connection) -> Generator[Connection]:
-    refuse_strangers(file.output, connection[0])
+    watching.refuse_strangers(file.config, connection[0])
     yield connection
 
 
@@ -34,23 +32,9 @@ def some_redis(file: RunFile, connection: "Connection | None") -> AbstractContex
     """The run's Redis for a change: the one that runs, else its own, started for the moment.
 
     Raises:
-        AnotherRun, OtherProtocol: as `refuse_strangers`.
+        AnotherRun, OtherProtocol: as `watching.refuse_strangers`.
     """
     return _own_server(file) if connection is None else _given(file, connection)
-
-
-def refuse_strangers(output: str | Path, client: "redis.Redis") -> None:
-    """Before anything is changed in it: the Redis must not hold another run, nor one of another version.
-
-    Raises:
-        AnotherRun: its run has another output folder; not known on a machine that has none.
-        OtherProtocol: another version of Tokenmill wrote it.
-    """
-    entry = runbook.published(client)
-    runbook.refuse_other(entry)
-    state = OutputFolder(output).state()
-    if state is not None:
-        runbook.refuse_another(entry, state.id)
 
 
 def show(file: RunFile, connection: "Connection | None") -> None:

@@ -22,8 +22,7 @@ from producer.inspection import inspect
 from results.errors import ResultsError
 from results.folder import OutputFolder
 from results.summary import file_totals
-from tokenmill import embedded
-from tokenmill.caps import refuse_strangers
+from tokenmill import embedded, watching
 from workers.chat import ChatTokenizer
 from workers.contracts import DatasetConfig, RunConfig, TokenizerFacts
 from workers.servers import Server, Servers
@@ -228,7 +227,7 @@ def _members(config: RunConfig) -> list[str]:
         return config.servers
     try:
         connection = connections.connect(url)
-        refuse_strangers(config.output, connection)
+        watching.refuse_strangers(config, connection)
         return fleet.members(config.servers, fleet.wishes(connection))
     except Problem:  # which is among the findings about Redis
         return config.servers

@@ -36,12 +36,10 @@ def reset(file: RunFile, connection: "Connection | None", *, sure: bool) -> None
         raise Refused("a producer is at work on this database: stop the run first")
     with connections.translated():
         dead = {keys.rq_worker(name).encode() for name in sweep.dead_workers(client)}
-        if any(client.exists(worker) for worker in client.smembers(keys.RQ_WORKERS) - dead):
+        # A living worker's entry runs out by itself unless it is renewed; one that does not is none of RQ's making.
+        if any(client.ttl(worker) > 0 for worker in client.smembers(keys.RQ_WORKERS) - dead):
             raise Refused("workers are at work on this database (see `rq info`): stop them first")
-    if entry and entry.get("name") != file.config.name:
-        raise Refused(
-            f"this database belongs to run {entry.get('name')!r}, not to {file.config.name!r}: use its run file"
-        )
+    runbook.refuse_another_name(entry, file.config.name)
     if not sure and not sys.stdin.isatty():
         raise UserProblem("nobody is there to ask whether to free the database: say so with --yes")
     if not sure:

@@ -29,7 +29,7 @@ def _parts(status: Status) -> Iterable[Trouble]:
     if status.suspended:
         yield Trouble(
             level="warning", about="paused", what="the run is paused: no worker takes new prompts",
-            mend="go on with `rq resume --url URL` or on the dashboard",
+            mend="go on with `rq resume -c tokenmill.rq_settings` (or --url URL, if it has no password) or on the dashboard",
         )  # fmt: skip
     open_sets = [dataset for dataset in status.datasets if not dataset.complete]
     if not status.collector and (status.waiting_results or (open_sets and status.workers)):

@@ -10,20 +10,44 @@ import redis
 from rich.console import Console
 from rich.live import Live
 
+from budget import runbook
 from budget.connections import RedisAway, RedisRefuses
+from results.folder import OutputFolder
 from tokenmill import screen, status, view
 from tokenmill.runfile import RunFile
 from tokenmill.state import Status
+from workers.contracts import RunConfig
 
 REDRAW_S = 1.0
 LINE_EVERY_S = 10.0
 
 
+def refuse_strangers(config: RunConfig, client: "redis.Redis") -> None:
+    """Before anything in it is changed or shown: the Redis must not hold another run, nor one of another version.
+
+    Raises:
+        AnotherRun: its run has another output folder or, where there is no folder on this machine, another name.
+        OtherProtocol: another version of Tokenmill wrote it.
+    """
+    entry = runbook.published(client)
+    runbook.refuse_other(entry)
+    state = OutputFolder(config.output).state()
+    if state is not None:
+        runbook.refuse_another(entry, state.id)
+    else:
+        runbook.refuse_another_name(entry, config.name)
+
+
 def read(file: RunFile, connection: "tuple[redis.Redis, str] | None") -> Status:
-    """The run's state, from Redis if there is one, else from the files."""
+    """The run's state, from Redis if there is one, else from the files.
+
+    Raises:
+        AnotherRun, OtherProtocol: as `refuse_strangers`.
+    """
     simulated = not file.config.servers
     if connection is None:
         return status.offline(file.config, simulated=simulated)
+    refuse_strangers(file.config, connection[0])
     return status.online(file.config, *connection, simulated=simulated)
 
 

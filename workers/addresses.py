@@ -40,9 +40,18 @@ def chosen(own: Sequence[str] | None, of_run: Sequence[str]) -> list[str]:
 
 
 def _checked(url: str, where: str) -> str:
+    if _has_secret(url):  # not repeated: it may be a password
+        raise BadAddress(
+            f"a URL in {where} has a user or a password in it: give a key in TOKENMILL_SGLANG_API_KEY, which is "
+            f"shown nowhere"
+        )
     if wrong := _wrong(url):
         raise BadAddress(f"{url!r} in {where} is not a URL such as http://gpu0:30000: {wrong}")
     return url.rstrip("/")
+
+
+def _has_secret(url: str) -> bool:
+    return "@" in url.partition("://")[2].partition("/")[0]
 
 
 def _wrong(url: str) -> str:

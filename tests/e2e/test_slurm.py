@@ -107,3 +107,6 @@ def test_the_script_says_what_it_needs(job: Job) -> None:
     for arguments, missing in (((), "the run file is missing"), ((str(job.file),), "the model is missing")):
         running = job.start_command([script, *arguments])
         assert running.ended() != 0 and missing in running.text
+    too_few = {"TOKENMILL_GPUS": "2", "TOKENMILL_GPUS_PER_SERVER": "4", "TOKENMILL_REDIS_URL": "redis://nowhere"}
+    running = job.start_command([script, str(job.file), "model"], **too_few)
+    assert running.ended() == 2 and "there are 2: no server can be started" in running.text

@@ -79,6 +79,10 @@ ROWS: dict[str, tuple[Edit, list[str]]] = {
     "no such treatment of cut answers": (put("run", "truncated", "cut"), ["truncated", "[run]"]),
     "no hours": (put("run", "max_hours", 0), ["max_hours", "above 0"]),
     "no concurrency": (put("sglang", "concurrency", 0), ["concurrency", "above 0"]),
+    "a server with a password in its URL": (
+        put("sglang", "servers", ["http://user:hunter2@gpu0:30000"]),
+        ["[sglang] servers", "a password in it", "TOKENMILL_SGLANG_API_KEY"],
+    ),
     "a server that is no URL": (put("sglang", "servers", ["gpu0:30000"]), ["'gpu0:30000'", "http://"]),
     "answers of no length": (put("sampling", "max_new_tokens", 0), ["max_new_tokens", "0"]),
     "leases of a century": (put("timing", "lease_ms", 2**62), ["lease_ms", "at most"]),

@@ -108,6 +108,7 @@ def test_hostile_entries_are_rejected_and_do_nothing(
             assert rejected[id]["reason"] == "hostile_job" and len(rejected[id]["detail"]) < 500
     assert {path.name for path in job.output.iterdir()} <= {"A1", "B2", ".tokenmill", "report.html"}
     assert not list(tmp_path.parent.rglob("owned*"))
+    assert job.call("verify").code == 0, "what was thrown out is nobody's answer"
 
 
 def quarantined(job: Job, count: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from rq import suspension
 from budget.connections import translated
 from budget.errors import OutsideFault, UserProblem
 from budget.fleet import wishes
-from tokenmill import caps, fleet
+from tokenmill import caps, fleet, watching
 from tokenmill.dashboard.source import Source
 
 
@@ -29,7 +29,8 @@ def refusal(token: str | None, authorization: str | None) -> str | None:
     if token is None:
         return READ_ONLY
     scheme, _, given = (authorization or "").partition(" ")
-    if scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode()):
+    # Headers are bytes, which Starlette hands on as Latin-1; the token is ASCII.
+    if scheme.lower() == "bearer" and hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()):
         return None
     return WRONG_TOKEN
 
@@ -53,7 +54,7 @@ def _where(source: Source) -> caps.Connection:
     where = source.connection()
     if where is None:
         raise OutsideFault("the run's Redis is not running: start the run, or use tokenmill budget")
-    caps.refuse_strangers(source.file.output, where[0])
+    watching.refuse_strangers(source.file.config, where[0])
     return where
 
 

@@ -9,7 +9,7 @@ import redis
 from budget import ages, connections, environment
 from budget.errors import Problem
 from budget.forecast import STARTS
-from tokenmill import embedded, status
+from tokenmill import embedded, status, watching
 from tokenmill.dashboard.rejects import Rejected, Rejects
 from tokenmill.runfile import RunFile
 from tokenmill.state import Status
@@ -76,6 +76,7 @@ class Source:
                 news = "the run's own Redis is not running: this is what the files say"
             else:
                 self._files_at = -FILES_EVERY_S
+                watching.refuse_strangers(self.file.config, where[0])
                 self._last = status.online(self.file.config, *where, simulated=self._simulated)
                 news = None
             self._look_closer(where)

@@ -39,6 +39,14 @@ class TestPublish:
             publish(connection, name="glm", output_id="folder-2")
         assert refusal.value.exit_code == Exit.REFUSED
 
+    def test_another_name_is_refused_where_no_folder_tells_more(self, connection: "redis.Redis") -> None:
+        runbook.refuse_another_name({}, "glm")
+        publish(connection)
+        entry = runbook.published(connection)
+        runbook.refuse_another_name(entry, "kimi")
+        with pytest.raises(runbook.AnotherRun, match="belongs to run 'kimi', not to 'glm'"):
+            runbook.refuse_another_name(entry, "glm")
+
     def test_another_version_is_refused(self, connection: "redis.Redis") -> None:
         publish(connection)
         before = runbook.published(connection)
