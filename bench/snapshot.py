@@ -45,12 +45,12 @@ def main() -> None:
     with a_redis() as (connection, url):
         config = publish(connection, servers, datasets=DATASETS, concurrency=64)
         fill(connection, [dataset.name for dataset in config.datasets], servers)
-        seen = status.online(config, connection, url, simulated=False)
+        seen = status.online(config, connection, url)
         wall: list[float] = []
         began = time.process_time()
         for _ in range(LOOKS):
             start = time.perf_counter()
-            seen = status.online(config, connection, url, simulated=False)
+            seen = status.online(config, connection, url)
             wall.append(1000 * (time.perf_counter() - start))
         cpu = 1000 * (time.process_time() - began) / LOOKS
     assert len(seen.datasets) == DATASETS and len(seen.workers) == WORKERS and len(seen.servers) == SERVERS

@@ -109,7 +109,7 @@ def refuse_another(entry: Mapping[str, str], output_id: str | None) -> None:
     if "output_id" in entry and entry["output_id"] != output_id:
         raise AnotherRun(
             f"this Redis database belongs to run {entry.get('name')!r} with another output folder: use another "
-            f"database number in TOKENMILL_REDIS_URL, or free this one with `tokenmill reset`"
+            f"database number in TOKENMILL_REDIS_URL, or free this one with `tokenmill reset` and that run's run file"
         )
 
 
@@ -188,8 +188,12 @@ def changed(dataset: str, found: list[str]) -> Changed:
     )
 
 
+# The fact that the run's answers come from the simulated server, which `run` has started for it.
+SIMULATED = "simulated"
+
+
 def note_facts(connection: "redis.Redis", facts: Mapping[str, str]) -> None:
-    """Add facts to the run's entry (the producer: what the tokenizer tells; the workers: the model)."""
+    """Add facts to the run's entry (producer: the tokenizer's; workers: the model; `run`: that it simulates)."""
     client: Any = connection
     with translated():
         client.hset(keys.RUN, mapping=dict(facts))

@@ -270,7 +270,8 @@ class Feed:
         if reason == "prompts":
             log.warning("%s ran out of prompts at %s: give it more prompts, or a lower budget", self.name, spent)
         else:
-            log.info("%s has its tokens (%s): %s queued prompts are dropped", self.name, spent, f"{state.queued:,}")
+            dropped = f": {state.queued:,} queued prompts are dropped" if state.queued else ""
+            log.info("%s has its tokens (%s)%s", self.name, spent, dropped)
 
 
 def _is_idle(state: DatasetState) -> bool:

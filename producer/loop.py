@@ -148,7 +148,8 @@ class _Producer:
         # Not refusals: the collector of this very run may be about to publish it.
         if entry.get("name", self._config.name) != self._config.name:
             return (
-                f"the producer waits for {collector}: this Redis database holds run {entry['name']!r} so far; {start}"
+                f"the producer waits for {collector}: this Redis database holds run {entry['name']!r} so far; {start}, "
+                f"and if that is refused, use another database number, or `tokenmill reset` with that run's run file"
             )
         if absent := [name for name in self._names if f"fingerprint:{name}" not in entry]:
             return f"the producer waits for {collector} to know {', '.join(absent)}: start it again with this run file"

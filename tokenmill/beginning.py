@@ -107,9 +107,8 @@ def write(folder: Path, file: Path, tokenizer: str | None) -> list[str]:
 
 def _head(file: Path, folder: Path, tokenizer: str | None) -> str:
     hint = "" if tokenizer else "      # <- your model's folder or its name on the hub"
-    return HEAD.format(
-        file=file, name=json.dumps(folder.resolve().name), tokenizer=json.dumps(tokenizer or "org/model"), hint=hint
-    )
+    model = json.dumps(tokenizer or "/path/to/your/model")
+    return HEAD.format(file=file, name=json.dumps(folder.resolve().name), tokenizer=model, hint=hint)
 
 
 def _seen(seen: "Inspection") -> str:
@@ -137,4 +136,5 @@ def command(folder: Path, file: Path, tokenizer: str | None) -> None:
     """
     for line in write(folder, file, tokenizer):
         click.echo(line)
-    click.echo(f"\nwrote {file}; next: tokenmill doctor {file}")
+    first = "" if tokenizer else "name your model in it, then "
+    click.echo(f"\nwrote {file}; next: {first}tokenmill doctor {file}")

@@ -4,10 +4,12 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 
 import click
+import msgspec
 import redis
 
 from budget import connections, runbook
 from budget.errors import UserProblem
+from results.folder import Cap, OutputFolder
 from tokenmill import view, watching
 from tokenmill.embedded import EmbeddedRedis
 from tokenmill.runfile import RunFile
@@ -81,3 +83,14 @@ def change(file: RunFile, connection: "Connection | None", dataset: str, tokens:
     cap = read(file, dataset, tokens)
     with some_redis(file, connection) as (client, _):
         click.echo(write(client, dataset, cap))
+    if connection is None:
+        _keep(file, dataset, cap)
+        click.echo("nothing of this run is at work: the same command as before goes on with it")
+
+
+def _keep(file: RunFile, dataset: str, cap: int | None) -> None:
+    """Tell the folder, as the collector does while it runs: without a Redis it is what everybody looks at."""
+    folder = OutputFolder(file.output)
+    if (state := folder.state()) is not None:
+        known = Cap(cap=cap, file=file.config.dataset(dataset).max_tokens)
+        folder.save(msgspec.structs.replace(state, caps={**state.caps, dataset: known}))

@@ -8,11 +8,13 @@ from pathlib import Path
 import click
 import redis
 
+from budget import runbook
 from budget.connections import RedisAway, RedisRefuses
 from results import reporting
 from results.exports import Options, Outcome
 from results.exports import export as write
 from results.exports.manifest import Part
+from results.folder import OutputFolder
 from tokenmill import watching
 from tokenmill.runfile import RunFile
 
@@ -69,5 +71,7 @@ def report(file: RunFile, connection: "tuple[redis.Redis, str] | None", output: 
         # The files say everything else; only a cap that was changed by `budget set` is known to Redis alone.
         with suppress(RedisAway, RedisRefuses):
             caps = {dataset.name: dataset.cap for dataset in watching.read(file, connection).datasets}
-    path = reporting.write(file.config, caps=caps, simulated=not file.config.servers, path=output)
+    state = OutputFolder(file.output).state()
+    simulated = state is not None and runbook.SIMULATED in state.facts
+    path = reporting.write(file.config, caps=caps, simulated=simulated, path=output)
     return f"report: {path}"

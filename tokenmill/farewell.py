@@ -10,7 +10,7 @@ from tokenmill.state import Status
 _WIDTH = 38
 
 
-def tell_next(file: RunFile, final: Status, say: Callable[[str], None], *, simulated: bool, interrupted: bool) -> None:
+def tell_next(file: RunFile, final: Status, say: Callable[[str], None], *, interrupted: bool) -> None:
     """What was wasted, one answer, and the next commands."""
     path, tokenmill = file.path, view.program("tokenmill")
     if final.wasted_tokens:
@@ -20,23 +20,23 @@ def tell_next(file: RunFile, final: Status, say: Callable[[str], None], *, simul
         say(f"\nthe answers, a file for each dataset: {file.output}/*/raw_responses.jsonl")
         if record := view.record(written[-1]):
             say(f"one of them: {record}")
-    if simulated:
+    if final.sglang == "simulated":
         say("these come from the simulated SGLang: name real servers in [sglang] servers of the run file")
     say("\nnext:")
     if interrupted:
         say(_line("go on where it stopped", f"{tokenmill} run {path}"))
-    else:
-        say(_line("your own prompts", "copy the run file, name your files in [[dataset]]"))
+    elif final.sglang == "simulated":
+        say(_line("your own prompts", f"{tokenmill} init DIR writes a run file for the files in it"))
     say(_line("watch it from a second terminal", f"{tokenmill} status {path} --watch"))
     say(_line("check every count against the files", f"{tokenmill} verify {path}"))
     say(_line("training files of the answers", f"{tokenmill} export {path} --format specforge"))
 
 
-def write_report(file: RunFile, final: Status, say: Callable[[str], None], *, simulated: bool) -> None:
+def write_report(file: RunFile, final: Status, say: Callable[[str], None]) -> None:
     """report.html, which reads every answer once more."""
     try:
         caps = {dataset.name: dataset.cap for dataset in final.datasets}
-        path = reporting.write(file.config, caps=caps, simulated=simulated)
+        path = reporting.write(file.config, caps=caps, simulated=final.sglang == "simulated")
     except Exception as error:  # the run has done its work: whatever is wrong here must not say otherwise
         say(_line("the report could not be written", str(error)))
     else:

@@ -10,6 +10,7 @@ import logging
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ class LocalRun:
         self._spent_before: dict[str, int] | None = None
         self._signalled_at = -SAME_SIGNAL_S
         self._out_of_time = False
-        self.simulated = not self.config.servers
+        self._simulates = False
 
     def run(self) -> Exit:
         """Run to the end. Returns the exit code; raises `Problem` where a part fails."""
@@ -135,8 +136,9 @@ class LocalRun:
             servers = self._base
         if not servers and not self._base:
             self._base = servers = [self._own.simulate()]
+            self._simulates = True
+            self._note_simulation()
             self._say("no SGLang server is named: started the simulated one, whose answers have no meaning")
-        self.simulated = self._own.simulates
         self._are_started = True
         self._crew_of_servers.follow(servers)
         if not servers:
@@ -145,6 +147,12 @@ class LocalRun:
             )
         if not self._as_json:
             self._say(f"queue depths and workers, in another terminal: rq info {rq_options(self._url)}")
+
+    def _note_simulation(self) -> None:
+        """Whoever looks at the run, now or later, is told that its answers have no meaning."""
+        assert self._connection is not None
+        with suppress(RedisAway, RedisRefuses):
+            runbook.note_facts(self._connection, {runbook.SIMULATED: "1"})
 
     def _start_worker(self, server: str) -> Child:
         child = self._child(f"worker-{len(self._crew) + 1}", ["work"], ("--server", server))
@@ -264,7 +272,7 @@ class LocalRun:
         if self._state() is None:
             return None
         try:
-            now = status.online(self.config, self._connection, self._url, simulated=self.simulated)
+            now = status.online(self.config, self._connection, self._url)
             if self._spent_before is None:
                 self._spent_before = {dataset.name: dataset.spent for dataset in now.datasets}
             return now
@@ -285,6 +293,8 @@ class LocalRun:
                 child.process.wait(15)
             except subprocess.TimeoutExpired:
                 child.end(5)
+        if self._simulates:
+            self._note_simulation()
         final = self._status()
         interrupted = self._signals > 0 or self._out_of_time
         if final is None:
@@ -293,9 +303,9 @@ class LocalRun:
             self._say("already complete: every dataset has its tokens or no prompts left; no request was sent")
         seconds = time.monotonic() - self._started
         self._console.print(view.summary(final, seconds if self._crew else None, self._spent_before or {}))
-        farewell.tell_next(self.file, final, self._say, simulated=self.simulated, interrupted=interrupted)
+        farewell.tell_next(self.file, final, self._say, interrupted=interrupted)
         if not self._signals:  # somebody waits for the end
-            farewell.write_report(self.file, final, self._say, simulated=self.simulated)
+            farewell.write_report(self.file, final, self._say)
         if self._as_json:
             print(json.dumps(msgspec.to_builtins(final)))
         return Exit.INTERRUPTED if interrupted else Exit.DONE

@@ -33,11 +33,6 @@ class OwnServers:
         self._say = say
         self._restarts = 0
 
-    @property
-    def simulates(self) -> bool:
-        """Whether the run's answers come from the simulated server, and have no meaning."""
-        return self._simulator is not None
-
     def simulate(self) -> str:
         """Start the simulated server; its URL."""
         self._simulator = SimulatorProcess.start(simulator_config(self._file))

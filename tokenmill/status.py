@@ -11,7 +11,7 @@ import redis
 from redis.exceptions import ResponseError
 from rq.utils import utcparse
 
-from budget import connections, fleet, keys, plain, snapshot
+from budget import connections, fleet, keys, plain, runbook, snapshot
 from budget.damage import shown_number
 from budget.snapshot import DatasetState, RunState
 from results.folder import OutputFolder, Prompts
@@ -31,7 +31,7 @@ def overshoot(spent: int, cap: int | None) -> float | None:
     return None if not cap else max(0.0, spent / cap - 1)
 
 
-def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated: bool) -> Status:
+def online(config: RunConfig, connection: "redis.Redis", url: str) -> Status:
     """The run's state from the ledger, in two pipelines: the second asks for the workers and servers of the first.
 
     A third asks for servers that are known to their workers alone.
@@ -47,9 +47,10 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
         pipe.mget(keys.COLLECTOR_LOCK, keys.RQ_SUSPENDED, *map(keys.producer_lock, names))
         pipe.smembers(keys.RQ_WORKERS)
         pipe.hgetall(keys.SERVERS)
+        pipe.hget(keys.RUN, runbook.SIMULATED)
         answers: list[Any] = pipe.execute()
     state = snapshot.parse(names, answers[:size])
-    rates, (collector, suspended, *producers), names_of_workers, said = answers[size:]
+    rates, (collector, suspended, *producers), names_of_workers, said, simulated = answers[size:]
     wishes = fleet.said(said)
     workers, told = _workers_and_servers(client, sorted(names_of_workers), fleet.members(config.servers, wishes))
     # Without its collector a rate is the one of a minute long ago.
@@ -79,9 +80,10 @@ def online(config: RunConfig, connection: "redis.Redis", url: str, *, simulated:
     return now
 
 
-def offline(config: RunConfig, *, simulated: bool) -> Status:
+def offline(config: RunConfig) -> Status:
     """The run's state from the files alone: nothing is running."""
     folder = OutputFolder(config.output)
+    state_of_folder = folder.state()
     totals = file_totals(config.output, [dataset.name for dataset in config.datasets])
     spent_in_all = sum(total.tokens for total in totals.values())
     datasets: list[DatasetStatus] = []
@@ -98,7 +100,7 @@ def offline(config: RunConfig, *, simulated: bool) -> Status:
         run=config.name,
         state="complete" if all(dataset.complete for dataset in datasets) else "stopped",
         redis="not running",
-        sglang="simulated" if simulated else "real",
+        sglang="simulated" if state_of_folder and runbook.SIMULATED in state_of_folder.facts else "real",
         datasets=datasets,
         workers=[],
         servers=[],

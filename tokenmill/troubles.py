@@ -29,7 +29,7 @@ def _parts(status: Status) -> Iterable[Trouble]:
     if status.suspended:
         yield Trouble(
             level="warning", about="paused", what="the run is paused: no worker takes new prompts",
-            mend="go on with `rq resume -c tokenmill.rq_settings` (or --url URL, if it has no password) or on the dashboard",
+            mend="go on with `rq resume -c tokenmill.rq_settings` (or --url URL without password) or on the dashboard",
         )  # fmt: skip
     open_sets = [dataset for dataset in status.datasets if not dataset.complete]
     if not status.collector and (status.waiting_results or (open_sets and status.workers)):
@@ -65,7 +65,9 @@ def _servers(status: Status) -> Iterable[Trouble]:
 
 
 def _prompts(status: Status) -> Iterable[Trouble]:
-    rejected = [(d.name, share) for d in status.datasets if (share := rejected_share(d)) is not None and share >= MANY]
+    # Of all prompts where they are counted: rows that are none are rejected at once, before there are answers.
+    shares = {d.name: d.rejected / max(d.inputs or 0, d.committed + d.rejected, 1) for d in status.datasets}
+    rejected = [(name, share) for name, share in shares.items() if share >= MANY]
     if rejected:
         yield Trouble(
             level="warning", about="rejects",

@@ -44,11 +44,10 @@ def read(file: RunFile, connection: "tuple[redis.Redis, str] | None") -> Status:
     Raises:
         AnotherRun, OtherProtocol: as `refuse_strangers`.
     """
-    simulated = not file.config.servers
     if connection is None:
-        return status.offline(file.config, simulated=simulated)
+        return status.offline(file.config)
     refuse_strangers(file.config, connection[0])
-    return status.online(file.config, *connection, simulated=simulated)
+    return status.online(file.config, *connection)
 
 
 def once(file: RunFile, connection: "tuple[redis.Redis, str] | None", *, as_json: bool) -> None:

@@ -217,7 +217,7 @@ class AsyncWorker(BaseWorker):
         datasets = [name for name in self.queue_names() if name in {dataset.name for dataset in config.datasets}]
         if not datasets:
             names = ", ".join(dataset.name for dataset in config.datasets)
-            raise Interrupted(f"none of the queues {', '.join(self.queue_names())} is a dataset of the run ({names})")
+            raise RunFault(f"none of the queues {', '.join(self.queue_names())} is a dataset of the run ({names})")
         slots = self._concurrency or environment.worker_concurrency() or config.concurrency
         client = Client(environment.sglang_api_key(), joined.longest_answer_s(datasets))
         redis_client = connections.async_twin(self.connection, CONNECTIONS)

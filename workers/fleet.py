@@ -60,6 +60,9 @@ class Fleet:
     async def start(self, wait_s: float, stopped: Callable[[], bool]) -> None:
         """Check all servers; returns when one is up, none is wanted, or a stop is wished.
 
+        A server that was added in mid-run may load its weights for longer than `wait_s`: its worker then goes on
+        without it, and uses it once it serves.
+
         Raises:
             ServerAway: none came up within `wait_s` seconds.
             Problem: a server is wrong, and waiting will not mend it.
@@ -69,6 +72,7 @@ class Fleet:
             self._follow(news.wishes)
         wanted = [server for server in self.servers.all if server.wish == "use"]
         down = news.down if news is not None else {}
+        was_added = news is not None and any(news.wishes.get(server.url) == "use" for server in wanted)
         for server in wanted:
             if server.url in down:  # its turns are shared with the workers that found it so
                 server.reason, server.told = down[server.url], True
@@ -81,6 +85,8 @@ class Fleet:
                 raise refusal
             sentence = "; ".join(f"{server.url}: {server.reason}" for server in wanted)
             if asyncio.get_running_loop().time() > deadline:
+                if was_added:
+                    return
                 raise ServerAway(f"no SGLang server can be reached ({sentence}): start one, or mend [sglang] servers")
             if not said:
                 log.info("waiting for a server (%s)", sentence)

@@ -50,7 +50,6 @@ class Source:
     def __init__(self, file: RunFile) -> None:
         self.file = file
         self._names = [dataset.name for dataset in file.config.datasets]
-        self._simulated = not file.config.servers
         self._rejects = Rejects(file.output, self._names)
         self._connection: tuple[redis.Redis, str] | None = None
         self._last: Status | None = None
@@ -77,7 +76,7 @@ class Source:
             else:
                 self._files_at = -FILES_EVERY_S
                 watching.refuse_strangers(self.file.config, where[0])
-                self._last = status.online(self.file.config, *where, simulated=self._simulated)
+                self._last = status.online(self.file.config, *where)
                 news = None
             self._look_closer(where)
         except Problem as problem:
@@ -86,7 +85,7 @@ class Source:
 
     def _look_at_files(self) -> None:
         if time.monotonic() - self._files_at >= FILES_EVERY_S:
-            self._last = status.offline(self.file.config, simulated=self._simulated)
+            self._last = status.offline(self.file.config)
             self._files_at = time.monotonic()
 
     def _look_closer(self, where: "tuple[redis.Redis, str] | None") -> None:

@@ -76,10 +76,10 @@ def test_offline_counts_the_files(tmp_path: Path) -> None:
     )
     (tmp_path / "A1").mkdir()
     (tmp_path / "A1" / "raw_responses.jsonl").write_text(json.dumps({"id": "x", "completion_tokens": 120}) + "\n")
-    found = status.offline(config, simulated=True)
+    found = status.offline(config)
     a1, b2 = found.datasets
     assert (a1.spent, a1.complete, a1.reason) == (120, True, "budget")
     assert (b2.spent, b2.complete, b2.reason) == (0, False, None)
     assert (found.state, found.redis, found.generated_tokens) == ("stopped", "not running", 120)
     total = msgspec.structs.replace(config, max_tokens_total=120)
-    assert status.offline(total, simulated=True).state == "complete"
+    assert status.offline(total).state == "complete"
