@@ -80,7 +80,7 @@ class Contender:
             )
 
     def pids(self) -> list[int]:
-        return [process.pid for process in self._processes if process.poll() is None]
+        return [process.pid for process in list(self._processes) if process.poll() is None]
 
     def is_over(self) -> bool:
         """Whether it has ended.

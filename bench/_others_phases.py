@@ -81,15 +81,14 @@ def through(contender: Contender, load: Load, prompts: list[Prompt], folder: Pat
         buried, began = processes.buried_cpu_s(), time.time()
         watch = processes.Watch(contender.pids, server.has_begun)
         try:
-            contender.start(task)
             watch.start()
+            contender.start(task)
             _await(contender, server, time.monotonic() + load.limit_s, wanted, lambda: False)
             wall_s = time.time() - began
             cpu_s = processes.cpu_s(processes.family(contender.pids())) + processes.buried_cpu_s() - buried
             contender.leave()
         finally:
-            if watch.is_alive():
-                watch.stop()
+            watch.stop()
             contender.kill()
         made, before_s = server.answered, watch.cpu_before_s or 0.0
         return Through(

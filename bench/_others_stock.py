@@ -37,6 +37,7 @@ class Stock(Contender):
         self._home = tempfile.TemporaryDirectory(prefix="tm-bench-")
         self._redis: EmbeddedRedis | None = None
         self._connection: Any = None
+        self._redis_pid: int | None = None
         self._abandoned: set[str] = set()
 
     def slots(self, in_flight: int) -> int:
@@ -51,6 +52,7 @@ class Stock(Contender):
             self._redis = EmbeddedRedis(Path(self._home.name))
             self._redis.start()
             self._connection = connections.connect(self._redis.url)
+            self._redis_pid = int(self._connection.info("server")["process_id"])
         self._connection.flushall()
         self._abandoned = set()
 
@@ -95,12 +97,17 @@ class Stock(Contender):
 
     def pids(self) -> list[int]:
         """Redis too: it is a part of the cost, as it is in a tool that starts its own."""
-        return [*super().pids(), int(self._connection.info("server")["process_id"])]
+        return super().pids() + ([] if self._redis_pid is None else [self._redis_pid])
 
     def _begun(self) -> set[str]:
         """Jobs that a worker has taken and not ended; which of them are a dead worker's, RQ does not know yet."""
-        taken = {str(id) for id in StartedJobRegistry(QUEUE, connection=self._connection).get_job_ids(cleanup=False)}
-        return taken | {id.decode() for id in self._connection.lrange(self.queue.intermediate_queue_key, 0, -1)}
+        # In the order in which a job goes through them, or one on its way would be in neither.
+        between = self._between()
+        registry = StartedJobRegistry(QUEUE, connection=self._connection)
+        return between | {str(id) for id in registry.get_job_ids(cleanup=False)}
+
+    def _between(self) -> set[str]:
+        return {id.decode() for id in self._connection.lrange(self.queue.intermediate_queue_key, 0, -1)}
 
     def is_over(self) -> bool:
         """All jobs are done, but those that were a killed worker's."""
@@ -119,10 +126,12 @@ class Stock(Contender):
 
     def clean_up(self) -> int:
         """RQ's own maintenance with its clock put forward, instead of ten minutes of waiting."""
+        found, between = self._abandoned, self._between()
         registry = StartedJobRegistry(QUEUE, connection=self._connection)
         registry.cleanup(timestamp=time.time() + LONG_AFTER_S)
-        found, self._abandoned = len(self._abandoned), self._begun()
-        return found - len(self._abandoned)
+        # What was popped and not yet registered is not in that registry, and stays where it is.
+        self._abandoned = found & between
+        return len(found - between)
 
     def close(self) -> None:
         super().close()
