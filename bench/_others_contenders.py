@@ -40,6 +40,8 @@ class Contender:
     version = ""
     # What it is told where the others are told how many samples: few tools know tokens.
     knows_tokens = False
+    # Whether it is also killed and started again.
+    is_killed = True
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -227,6 +229,8 @@ class Tokenmill(Plain):
     def __init__(self, *, knows_tokens: bool) -> None:
         Contender.__init__(self)
         self.knows_tokens = knows_tokens
+        # Without a budget, as in that run, both are the same.
+        self.is_killed = knows_tokens
         self.name = "tokenmill run" if knows_tokens else "tokenmill run, a cap in answers"
         self.version = "this checkout"
 

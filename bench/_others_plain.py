@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import aiohttp
 import httpx
 
+TRIES = 3
 Ask = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
@@ -37,13 +38,15 @@ async def ask_all(ask: Ask, rows: list[dict[str, Any]], out: TextIO, in_flight: 
     async def one(row: dict[str, Any]) -> None:
         body = {"model": "m", "messages": row["messages"], "max_tokens": most, "return_token_ids": True}
         async with semaphore:
-            try:
-                answer = await ask(body)
-            except (httpx.HTTPError, aiohttp.ClientError) as error:
-                print(f"{row['id']}: {error!r}")
+            for _ in range(TRIES):
+                try:
+                    answer = await ask(body)
+                except (httpx.HTTPError, aiohttp.ClientError) as error:
+                    print(f"{row['id']}: {error!r}")
+                    continue
+                out.write(json.dumps({"id": row["id"], "answer": answer}) + "\n")
+                out.flush()
                 return
-        out.write(json.dumps({"id": row["id"], "answer": answer}) + "\n")
-        out.flush()
 
     await asyncio.gather(*(one(row) for row in rows))
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_EVERY_S = 0.1
+_EVERY_S = 0.2
 # The memory of a process takes the kernel a millisecond to add up, so it is looked at more rarely.
-_MEMORY_EVERY = 5
+_MEMORY_EVERY = 3
 # What a process has that was looked at while it ended.
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 

@@ -12,6 +12,7 @@ import _rig  # pyright: ignore[reportMissingImports]
 import rq
 from _others_contenders import Contender, Task  # pyright: ignore[reportMissingImports]
 from _others_server import MOST_TOKENS  # pyright: ignore[reportMissingImports]
+from rq.intermediate_queue import IntermediateQueue
 from rq.registry import StartedJobRegistry
 
 from budget import connections
@@ -126,12 +127,16 @@ class Stock(Contender):
 
     def clean_up(self) -> int:
         """RQ's own maintenance with its clock put forward, instead of ten minutes of waiting."""
-        found, between = self._abandoned, self._between()
-        registry = StartedJobRegistry(QUEUE, connection=self._connection)
-        registry.cleanup(timestamp=time.time() + LONG_AFTER_S)
-        # What was popped and not yet registered is not in that registry, and stays where it is.
-        self._abandoned = found & between
-        return len(found - between)
+        found, self._abandoned = len(self._abandoned), set()
+        later = time.time() + LONG_AFTER_S
+        StartedJobRegistry(QUEUE, connection=self._connection).cleanup(timestamp=later)
+        # Jobs that were popped and not yet registered: given back a minute after they were first seen there.
+        queue = self.queue
+        popped = IntermediateQueue(queue.intermediate_queue_key, connection=self._connection)
+        for id in popped.get_job_ids():
+            self._connection.set(popped.get_first_seen_key(id), time.time() - LONG_AFTER_S)
+        popped.cleanup(rq.SimpleWorker([queue], connection=self._connection), queue)
+        return found
 
     def close(self) -> None:
         super().close()

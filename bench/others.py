@@ -50,6 +50,7 @@ FOREIGN: tuple[tuple[str, type[Foreign], str, str, str], ...] = (
         "speculators (or its folder data_generation alone, openai, aiohttp, datasets and transformers)",
     ),
 )
+RUNS = (("through", through), ("killed", killed))
 Row = dict[str, Any]
 
 
@@ -77,14 +78,15 @@ def contenders(options: argparse.Namespace) -> list[tuple[str, Callable[[], Cont
 def measure(made: Callable[[], Contender], load: Load, asked: list[Prompt], repeats: int) -> Row:
     """Both runs of one contender, so many times; what went wrong stands in place of the figures."""
     contender = made()
-    row: Row = {"contender": contender.name, "version": contender.version, "through": [], "killed": []}
+    row: Row = {"contender": contender.name, "version": contender.version}
     try:
         for _ in range(repeats):
-            for label, run in (("through", through), ("killed", killed)):
+            for label, run in RUNS if contender.is_killed else RUNS[:1]:
                 try:
                     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder:
-                        row[label].append(msgspec.to_builtins(run(contender, load, asked, Path(folder))))
-                except DidNotFinish as reached:
+                        one = run(contender, load, asked, Path(folder))
+                    row.setdefault(label, []).append(msgspec.to_builtins(one))
+                except (DidNotFinish, TimeoutError) as reached:
                     row[f"{label}_problem"] = f"did not finish: {reached}"
                 except Failed as failure:
                     row[f"{label}_problem"] = str(failure)
@@ -124,9 +126,10 @@ def table(title: str, label: str, columns: Sequence[tuple[str, str, str]], rows:
     for row in rows:
         if runs := row.get(label):
             cells = [median(runs, name, form) for _, name, form in columns]
+        elif problem := row.get(f"{label}_problem"):
+            cells = [" ".join(problem.split()).replace("|", "/"), *[""] * (len(columns) - 1)]
         else:
-            words = " ".join(row.get("skipped", row.get(f"{label}_problem", "")).split()).replace("|", "/")
-            cells = [words, *[""] * (len(columns) - 1)]
+            continue
         print(f"| {row['contender']} | " + " | ".join(cells) + " |")
 
 
@@ -147,13 +150,19 @@ def main() -> None:
     load = Load(options.in_flight, options.per_slot, options.seconds, options.limit)
     asked = prompts(load.in_flight * load.per_slot * 3 // 2)
     rows: list[Row] = []
+    wanted = contenders(options)
+    if not wanted:
+        parser.error("--only names none of: tokenmill, tokenmill-samples, specforge, speculators, aiohttp, httpx, "
+                     "rq-simple, rq-fork")  # fmt: skip
     busy = os.getloadavg()[0]
-    for name, made in contenders(options):
-        rows.append({"contender": name, "skipped": made} if isinstance(made, str) else
-                    measure(made, load, asked, options.repeats))  # fmt: skip
+    for name, made in wanted:
+        if isinstance(made, str):
+            print(f"{name}: {made}", flush=True)
+        else:
+            rows.append(measure(made, load, asked, options.repeats))
     about = f"{_rig.machine()}; load {busy:.1f} before, {os.getloadavg()[0]:.1f} after"
     print(f"{about}; {load.in_flight:,} slots, {load.seconds:g} s an answer, {load.per_slot} answers a slot")
-    print("; ".join(f"{row['contender']}: {row['version']}" for row in rows if "version" in row))
+    print("; ".join(f"{row['contender']}: {row['version']}" for row in rows))
     table("in peace", "through", THROUGH, rows)
     table("killed at half", "killed", KILLED, rows)
     if options.json:
