@@ -17,6 +17,7 @@ from results.index import Index, Seen, digest_of_job
 from results.jsonl import Line
 from results.ledgercheck import LedgerCheck
 from results.report import DatasetCounts, Findings, Report
+from results.turns import Ids
 from workers.contracts import RunConfig
 
 _AGAIN = "run the job again"
@@ -141,10 +142,7 @@ class _Check:
                 f"{line.id!r} at line {number} is an answer of {line.dataset!r}: move the line to that dataset's file, "
                 f"then {_AGAIN}",
             )
-        try:
-            ids = len(_decode_ids(line.output_ids)) if line.output_ids else 0
-        except msgspec.DecodeError:
-            ids = -1
+        ids = _count(bytes(line.output_ids))
         if ids != line.completion_tokens:
             held = "no list of output_ids" if ids < 0 else f"{ids:,} output_ids"
             self._say(
@@ -165,6 +163,18 @@ class _Check:
 
     def _say(self, kind: str, sentence: str) -> None:
         self._findings.add(self._name, kind, sentence)
+
+
+def _count(raw: bytes) -> int:
+    """How many ids a list holds as it stands in a line that is JSON; -1 if it is no list of whole numbers."""
+    if not raw:
+        return 0
+    if ids := Ids.read(raw):
+        return ids.count
+    try:
+        return len(_decode_ids(raw))
+    except msgspec.DecodeError:
+        return -1
 
 
 def _dropped(folder: OutputFolder, index: Index, findings: Findings, is_live: bool) -> int:
