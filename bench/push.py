@@ -76,7 +76,7 @@ class _Shelf:
 
     def open(self, dataset: DatasetConfig) -> FilePrompts:
         bounds: Any = _Bounds()
-        return FilePrompts(dataset, PromptSource.open(dataset.prompts), bounds)
+        return FilePrompts(dataset, PromptSource.open(dataset.prompts), lambda: bounds)
 
 
 def a_run(connection: "redis.Redis", config: RunConfig) -> None:

@@ -17,7 +17,6 @@ from results.index import Index, Seen, digest_of_job
 from results.jsonl import Line
 from results.ledgercheck import LedgerCheck
 from results.report import DatasetCounts, Findings, Report
-from results.turns import Ids
 from workers.contracts import RunConfig
 
 _AGAIN = "run the job again"
@@ -166,13 +165,15 @@ class _Check:
 
 
 def _count(raw: bytes) -> int:
-    """How many ids a list holds as it stands in a line that is JSON; -1 if it is no list of whole numbers."""
-    if not raw:
-        return 0
-    if ids := Ids.read(raw):
-        return ids.count
+    """How many ids a list holds as it stands in a line that is JSON; -1 if it is no list of whole numbers.
+
+    Of a list as we write it the commas alone are left without its digits; parsing it takes five times as long.
+    """
+    rest = raw.translate(None, b"0123456789")
+    if len(raw) > 2 and rest == b"[" + b"," * (len(rest) - 2) + b"]":
+        return len(rest) - 1
     try:
-        return len(_decode_ids(raw))
+        return len(_decode_ids(raw)) if raw else 0
     except msgspec.DecodeError:
         return -1
 
