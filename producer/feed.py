@@ -8,6 +8,7 @@ prompt while none could change.
 
 import logging
 import time
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
 
@@ -41,10 +42,18 @@ class Step(Enum):
 
 
 class Feed:
-    """Keeps one dataset's queue between the water marks, one batch a step."""
+    """Keeps one dataset's queue between the water marks, one batch a step; calls `before_building` before each."""
 
-    def __init__(self, ledger: Ledger, config: RunConfig, name: str, library: Library) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: RunConfig,
+        name: str,
+        library: Library,
+        before_building: Callable[[], None] = lambda: None,
+    ) -> None:
         self.name = name
+        self._before_building = before_building
         self._ledger = ledger
         self._config = config
         self._dataset = config.dataset(name)
@@ -153,6 +162,7 @@ class Feed:
         return self._queue(prompts, p, waiting[: max(1, min(self._batch, room))]) if waiting else Step.WORKED
 
     def _queue(self, prompts: PromptSet, p: Pass, batch: list[Waiting]) -> Step:
+        self._before_building()
         until = time.monotonic() + SLICE_S
         jobs: list[verbs.Queued] = []
         taken = 0

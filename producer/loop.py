@@ -127,7 +127,8 @@ class _Producer:
         self._library = library
         self._patience = patience
         self._run_id = ""
-        self._feeds = [Feed(Ledger(connection), config, name, library) for name in names]
+        self._noted = False
+        self._feeds = [Feed(Ledger(connection), config, name, library, self._note_tokenizer) for name in names]
 
     def wait_for_run(self) -> None:
         """Wait until the collector has published this run and read its files into this Redis.
@@ -163,11 +164,18 @@ class _Producer:
     def prepare(self) -> None:
         """Tell Redis what this producer knows; done again whenever Redis was seeded anew.
 
+        The tokenizer of a run that is complete is loaded and compared only before a prompt is queued after
+        all: loading it would be most of what it takes to find such a run complete.
+
         Raises:
             Changed: answers were collected under another tokenizer or template.
         """
         self._run_id = runbook.run_id(self._connection)
-        self._note_tokenizer()
+        self._noted = False
+        state = snapshot.read(self._connection, self._all)
+        is_told = "tokenizer" in runbook.published(self._connection)
+        if not (is_told and all(state.complete(name) for name in self._names)):
+            self._note_tokenizer()
         caps = {name: self._config.dataset(name).max_tokens for name in self._names}
         for name, cap in runbook.apply_file_caps(self._connection, caps).items():
             log.info(
@@ -187,6 +195,8 @@ class _Producer:
         return bool(noted) and runbook.is_ready(client) and runbook.run_id(client) == self._run_id
 
     def _note_tokenizer(self) -> None:
+        if self._noted:
+            return
         facts = self._library.tokenizer_facts()
         text = runbook.published(self._connection).get("tokenizer", "{}")
         before = damage.decoded(text, dict[str, Any], keys.RUN, "tokenizer")
@@ -200,6 +210,7 @@ class _Producer:
                 f"{self._config.tokenizer} back as it was, or give the run another output folder and Redis database"
             )
         runbook.note_facts(self._connection, {"tokenizer": json.dumps(facts)})
+        self._noted = True
 
     def feed(self, stay: bool) -> None:
         """The loop: a batch for each dataset in turn, until all are finished."""

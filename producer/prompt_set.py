@@ -1,7 +1,7 @@
 """What the loop needs of a dataset's prompts, whatever holds them, and where the run's prompts come from."""
 
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -55,9 +55,9 @@ class Library(Protocol):
 
 
 class FilePrompts:
-    """The prompts of files."""
+    """The prompts of files. `tokenizer` is asked for when the first is built: most of a start goes into loading it."""
 
-    def __init__(self, dataset: DatasetConfig, source: PromptSource, tokenizer: ChatTokenizer) -> None:
+    def __init__(self, dataset: DatasetConfig, source: PromptSource, tokenizer: Callable[[], ChatTokenizer]) -> None:
         self._dataset = dataset
         self._source = source
         self._tokenizer = tokenizer
@@ -73,7 +73,8 @@ class FilePrompts:
     def build(self, prompt_id: str, row: Row) -> Payload | Defect:
         if row.defect is not None:
             return Defect(row.defect.reason, f"{row.where}: {row.defect.detail}")
-        return to_payload(self._dataset, prompt_id, row.value, self._tokenizer, self._tokenizer.context_length)
+        tokenizer = self._tokenizer()
+        return to_payload(self._dataset, prompt_id, row.value, tokenizer, tokenizer.context_length)
 
     def shown(self, row: Row) -> Any:
         return row.shown
@@ -120,7 +121,7 @@ class Files:
         log.info("%s: %s prompts in %s files", dataset.name, f"{len(source):,}", f"{len(source.paths):,}")
         if source.note:
             log.warning("%s", source.note)
-        return FilePrompts(dataset, source, self.tokenizer)
+        return FilePrompts(dataset, source, lambda: self.tokenizer)
 
 
 @contextmanager

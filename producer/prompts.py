@@ -46,7 +46,8 @@ def to_payload(
         except Unrenderable as error:
             return Defect(error.reason, error.detail)
     bound = tokenizer.vocab_size
-    if bound is not None and not (min(ids) >= 0 and max(ids) < bound):
+    # Ready ids are none of them negative, or the row would be a defect.
+    if bound is not None and not (max(ids) < bound and (prompt.input_ids or min(ids) >= 0)):
         at, token = next((at, token) for at, token in enumerate(ids) if not 0 <= token < bound)
         return Defect("bad_ids", f"token {at + 1} of the prompt is {token}; the model knows the ids 0 to {bound - 1}")
     cut: int | None = None

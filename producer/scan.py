@@ -96,7 +96,7 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[Piece]:
             raise PromptsProblem(f"{path}, line {number} is longer than {MAX_ROW_BYTES >> 20} MiB; split or remove it")
         raw = line.strip(_BLANK)
         if raw and raw != BOM:
-            yield Piece(raw, number, offset + line.index(raw))
+            yield Piece(raw, number, offset + _indent(line))
         offset += len(line)
 
 
@@ -133,10 +133,11 @@ def _values(file: BinaryIO, path: Path, *, in_array: bool) -> Iterator[Piece]:
                 depth -= 1
                 cut = at if depth == base == 0 else -1
             if cut >= 0:
-                raw = buffer[start:cut].strip(_BLANK)
+                element = buffer[start:cut]
+                raw = element.strip(_BLANK)
                 if raw:
                     number += 1
-                    yield Piece(raw, number, origin + buffer.index(raw, start))
+                    yield Piece(raw, number, origin + start + _indent(element))
                 start = at
         else:
             at = len(buffer)
@@ -146,7 +147,13 @@ def _values(file: BinaryIO, path: Path, *, in_array: bool) -> Iterator[Piece]:
             raise PromptsProblem(
                 f"{path}, element {number + 1} has no end within {MAX_ROW_BYTES >> 20} MiB; close its quote or bracket"
             )
-    raw = buffer[start:].strip(_BLANK)
+    element = buffer[start:]
+    raw = element.strip(_BLANK)
     if raw:
         # The unclosed end of a cut file, or text after the array: one row, which will be found malformed.
-        yield Piece(raw, number + 1, origin + buffer.index(raw, start))
+        yield Piece(raw, number + 1, origin + start + _indent(element))
+
+
+def _indent(text: bytes) -> int:
+    """How many blanks stand before the first other byte; to search for the row itself takes as long as to parse it."""
+    return len(text) - len(text.lstrip(_BLANK))

@@ -104,7 +104,7 @@ class Ids(msgspec.Struct, frozen=True):
         """Checked: whole numbers from 0 to 2**31 - 1, nothing else; None where they are not."""
         rest = raw.translate(None, _DIGITS)
         if rest == b"[" + b"," * (len(rest) - 2) + b"]" and _TEN_DIGITS not in raw.translate(_AS_ZERO):
-            return cls.trusted(raw)
+            return cls(raw, 0 if raw == b"[]" else len(rest) - 1)
         try:
             numbers = _numbers(raw)
         except msgspec.DecodeError:

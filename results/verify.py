@@ -141,10 +141,7 @@ class _Check:
                 f"{line.id!r} at line {number} is an answer of {line.dataset!r}: move the line to that dataset's file, "
                 f"then {_AGAIN}",
             )
-        try:
-            ids = len(_decode_ids(line.output_ids)) if line.output_ids else 0
-        except msgspec.DecodeError:
-            ids = -1
+        ids = _count(bytes(line.output_ids))
         if ids != line.completion_tokens:
             held = "no list of output_ids" if ids < 0 else f"{ids:,} output_ids"
             self._say(
@@ -165,6 +162,20 @@ class _Check:
 
     def _say(self, kind: str, sentence: str) -> None:
         self._findings.add(self._name, kind, sentence)
+
+
+def _count(raw: bytes) -> int:
+    """How many ids a list holds as it stands in a line that is JSON; -1 if it is no list of whole numbers.
+
+    Of a list as we write it the commas alone are left without its digits; parsing it takes five times as long.
+    """
+    rest = raw.translate(None, b"0123456789")
+    if len(raw) > 2 and rest == b"[" + b"," * (len(rest) - 2) + b"]":
+        return len(rest) - 1
+    try:
+        return len(_decode_ids(raw)) if raw else 0
+    except msgspec.DecodeError:
+        return -1
 
 
 def _dropped(folder: OutputFolder, index: Index, findings: Findings, is_live: bool) -> int:

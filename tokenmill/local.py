@@ -305,7 +305,7 @@ class LocalRun:
         self._console.print(view.summary(final, seconds if self._crew else None, self._spent_before or {}))
         farewell.tell_next(self.file, final, self._say, interrupted=interrupted)
         if not self._signals:  # somebody waits for the end
-            farewell.write_report(self.file, final, self._say)
+            farewell.write_report(self.file, final, self._say, worked=bool(self._crew))
         if self._as_json:
             print(json.dumps(msgspec.to_builtins(final)))
         return Exit.INTERRUPTED if interrupted else Exit.DONE

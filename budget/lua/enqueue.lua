@@ -15,24 +15,28 @@ if refusal then return refusal end
 if not is_ready(KEYS[2]) then return { 'notready', 0, redis.call('LLEN', d.queue) } end
 local f, total = facts(d), totals(KEYS[1], first_job + jobs, all)
 f.exhausted = false
-local queued, idle = redis.call('LLEN', d.queue), false
-idle = queued == 0 and redis.call('HLEN', d.leases) == 0 and redis.call('LLEN', d.intermediate) == 0
+local queued, leased = redis.call('LLEN', d.queue), redis.call('HLEN', d.leases)
+local idle = queued == 0 and leased == 0 and redis.call('LLEN', d.intermediate) == 0
 everything = everything and idle
 local is_complete = complete(f, total)
-redis.call('SCARD', d.dropped); redis.call('SCARD', KEYS[4])
-redis.call('ZCARD', d.failed); redis.call('ZCARD', d.canceled)
+redis.call('SCARD', KEYS[4])
+local listed = redis.call('SCARD', d.dropped) + redis.call('ZCARD', d.failed) + redis.call('ZCARD', d.canceled)
 local worst_known = f.worst
 
-local plan, seen, worst_case = {}, {}, worst_known
+-- Each call costs Redis about a microsecond, so a job is asked and told only what can matter to it.
+local plan, seen, worst_case, ids = {}, {}, worst_known, {}
 for i = 1, is_complete and 0 or jobs do
   local at = 8 + (i - 1) * 4
   local job, job_hash = ARGV[at + 1], KEYS[first_job + i - 1]
-  if not seen[job] and redis.call('HEXISTS', d.done, job) == 0 and redis.call('HEXISTS', d.leases, job) == 0 then
-    local v = job_fields(job_hash, 'data', 'status', 'attempt', 'failures', 'deaths')
+  if not seen[job] and redis.call('HEXISTS', d.done, job) == 0
+    and (leased == 0 or redis.call('HEXISTS', d.leases, job) == 0) then
+    local there = redis.call('EXISTS', job_hash) == 1
+    local v = there and job_fields(job_hash, 'data', 'status', 'attempt', 'failures', 'deaths') or {}
     if everything or not (v[1] and v[2] == 'queued') then
       seen[job] = true
       worst_case = math.max(worst_case, int(ARGV[at + 3]))
-      plan[#plan + 1] = { job = job, key = job_hash, data = ARGV[at + 2], worst = ARGV[at + 3], about = ARGV[at + 4],
+      ids[#ids + 1] = job
+      plan[#plan + 1] = { job = job, key = job_hash, there = there, data = ARGV[at + 2], worst = ARGV[at + 3], about = ARGV[at + 4],
         attempt = int(v[3]), failures = int(v[4]), deaths = int(v[5]) }
     end
   end
@@ -44,13 +48,13 @@ heard(KEYS[3], now_ms(), lease_ms)
 if inputs >= 0 then redis.call('HSET', d.hash, 'inputs', text(inputs)) end
 if is_complete then return { 'complete', 0, queued } end
 for _, p in ipairs(plan) do
-  redis.call('DEL', p.key)
+  if p.there then redis.call('DEL', p.key) end
   redis.call('HSET', p.key, 'data', p.data, 'origin', dataset, 'status', 'queued', 'description', p.about,
     'created_at', enqueued_at, 'enqueued_at', enqueued_at, 'timeout', '-1', 'result_ttl', '0', 'worst', p.worst,
     'attempt', text(p.attempt), 'failures', text(p.failures), 'deaths', text(p.deaths))
-  forget_registries(d, p.job)  -- failed or cancelled it is no more; `rq requeue --all` would queue it twice
-  redis.call('RPUSH', d.queue, p.job)
+  if listed > 0 then forget_registries(d, p.job) end  -- `rq requeue --all` would queue a failed one twice
 end
+if #ids > 0 then redis.call('RPUSH', d.queue, unpack(ids)) end
 if worst_case > worst_known then redis.call('HSET', d.hash, 'worst', text(worst_case)) end
 if #plan > 0 then
   redis.call('HDEL', d.hash, 'exhausted')

@@ -16,6 +16,7 @@ from results.reporting.gather import DatasetFacts, Example, Facts, gather
 from results.reporting.markup import text
 from workers.contracts import RunConfig
 
+NAME = "report.html"
 _MARK = "<!doctype html>\n<!-- a report of Tokenmill -->\n"
 _COLUMNS = 72
 
@@ -37,7 +38,7 @@ def write(
         ReportProblem: another file has that name.
         BadFolder, DiskFault, NotWritable: the files cannot be read or written.
     """
-    target = path or Path(config.output) / "report.html"
+    target = path or Path(config.output) / NAME
     with disk.translated(target):
         if target.is_dir() or (target.exists() and not _is_report(target)):
             raise ReportProblem(f"{target} is there and is no report: give another --output, or move it away")

@@ -207,6 +207,22 @@ def test_workers_learn_of_the_tokenizer(server: Server) -> None:
     assert "template_hash: c1 -> c2" in str(error)
 
 
+def test_another_tokenizer_is_found_before_a_complete_run_goes_on(server: Server) -> None:
+    """A run that is complete ends without its tokenizer; one that has a new prompt then is refused as ever."""
+    run = a_run(server)
+    run.publish()
+    with run.producing():
+        wait_until(lambda: (run.work("A", 5), run.state("A").exhausted)[1])
+    run.written()
+    run.shelf.facts = {**run.shelf.facts, "template_hash": "c2"}
+    with run.producing(stay=False) as complete:
+        complete.join()
+    assert complete.error is None
+    run.shelf.prompts["A"] = numbered("A", 6)
+    assert "template_hash: c1 -> c2" in str(error_of(run))
+    assert run.state("A").queued == 0
+
+
 def test_a_missing_prompt_file_is_said_at_once(server: Server) -> None:
     class Missing(Shelf):
         def check(self, datasets: Any) -> None:

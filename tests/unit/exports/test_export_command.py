@@ -84,7 +84,7 @@ def test_a_report_that_cannot_be_written_does_not_fail_the_run(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch, problem: Exception | None
 ) -> None:
     said: list[str] = []
-    final: Any = SimpleNamespace(datasets=[SimpleNamespace(name="A1", cap=7)])
+    final: Any = SimpleNamespace(datasets=[SimpleNamespace(name="A1", cap=7)], sglang="real")
 
     def write(*_: Any, caps: dict[str, int | None], **__: Any) -> Path:
         assert caps == {"A1": 7}

@@ -66,6 +66,27 @@ def test_each_difference_is_named_with_its_mend(tmp_path: Path, answers: bytes, 
     assert sentences(report)[-1] == "1 difference"
 
 
+@pytest.mark.parametrize(
+    "ids", ["[1,22,333]", "[0,1, 2]", "[ 1,2,3 ]", "[-1,2,3]", "[2147483648,12345678901234567890,1]"]
+)
+def test_ids_are_counted_however_they_are_written(tmp_path: Path, ids: str) -> None:
+    assert check(tmp_path, line("a").replace(b"[0, 1, 2]", ids.encode())).findings == []
+
+
+@pytest.mark.parametrize(
+    ("ids", "held"),
+    [
+        ("[]", "0 output_ids"), ("[1]", "1 output_ids"), ("[1,2,3,4]", "4 output_ids"), ("[[1,2,3]]", "no list"),
+        ("[1,[2],3]", "no list"), ('[1,"2",3]', "no list"), ("[1,2.5,3]", "no list"), ("[1,2e0,3]", "no list"),
+        ("[1,null,3]", "no list"), ("[true,2,3]", "no list"), ("333", "no list"),
+        ('"1,2"', "no list"), ("{}", "no list"),
+    ],
+)  # fmt: skip
+def test_ids_that_are_not_as_many_are_a_difference(tmp_path: Path, ids: str, held: str) -> None:
+    (found,) = check(tmp_path, line("a").replace(b"[0, 1, 2]", ids.encode())).findings
+    assert f"has {held}" in found
+
+
 def test_a_thousand_differences_are_a_few_sentences(tmp_path: Path) -> None:
     report = check(tmp_path, b"".join(line(str(number), output_ids=[]) for number in range(1000)))
     assert len(report.findings) == 6

@@ -66,15 +66,24 @@ def test_a_payload_comes_back_whatever_its_text(text: str) -> None:
 
 
 def test_job_data_is_what_rq_itself_would_unpack() -> None:
-    function, instance, args, kwargs = json.loads(zlib.decompress(encode_job_data(payload())))
+    function, instance, args, kwargs = json.loads(encode_job_data(payload()))
     assert (function, instance, args) == (JOB_FUNCTION, None, [])
     assert msgspec.convert(kwargs, Payload) == payload()
     plain = json.dumps([JOB_FUNCTION, None, [], kwargs]).encode()
     assert decode_job_data(plain) == payload(), "RQ may be set not to compress"
 
 
+@pytest.mark.parametrize("ids", [100, 10_000])
+def test_a_large_job_is_compressed_and_a_small_one_plain(ids: int) -> None:
+    sent = payload(input_ids=list(range(ids)))
+    data = encode_job_data(sent)
+    assert data.startswith(b"[") == (ids == 100)
+    assert len(data) < 5 * ids + 200
+    assert decode_job_data(data) == sent
+
+
 def test_a_payload_names_its_schema_and_one_of_another_is_none() -> None:
-    _, _, _, kwargs = json.loads(zlib.decompress(encode_job_data(payload())))
+    _, _, _, kwargs = json.loads(encode_job_data(payload()))
     assert kwargs["schema"] == 1
     with pytest.raises(HostileJob, match="schema 2"):
         decode_job_data(json.dumps([JOB_FUNCTION, None, [], {**kwargs, "schema": 2}]).encode())
