@@ -94,6 +94,6 @@ def test_a_report_that_cannot_be_written_does_not_fail_the_run(
 
     monkeypatch.setattr(reporting, "write", write)
     file: Any = SimpleNamespace(config=shelf.config)
-    farewell.write_report(file, final, said.append)
+    farewell.write_report(file, final, said.append, worked=True)
     assert len(said) == 1
     assert str(problem) in said[0] if problem else "report.html" in said[0]

@@ -36,12 +36,12 @@ def test_the_report_is_made_anew_where_something_was_done_or_is_newer(tmp_path: 
     def is_kept(worked: bool, newer: Path | None = None) -> bool:
         """Write it, mark what was written, date all files before it (one after it), and write it once more."""
         said: list[str] = []
-        farewell.write_report(file, final, said.append, simulated=False, worked=True)
+        farewell.write_report(file, final, said.append, worked=True)
         report.write_bytes(report.read_bytes() + b"<!-- marked -->")
         for held in (path, answers):
             os.utime(held, (1000, 3000 if held == newer else 1000))
         os.utime(report, (2000, 2000))
-        farewell.write_report(file, final, said.append, simulated=False, worked=worked)
+        farewell.write_report(file, final, said.append, worked=worked)
         assert said[0] == said[1] and said[1].endswith(str(report))
         return report.read_bytes().endswith(b"<!-- marked -->")
 
