@@ -93,7 +93,7 @@ def test_a_report_that_cannot_be_written_does_not_fail_the_run(
         return Path("report.html")
 
     monkeypatch.setattr(reporting, "write", write)
-    file: Any = SimpleNamespace(config=shelf.config)
+    file: Any = SimpleNamespace(config=shelf.config, output=Path())
     farewell.write_report(file, final, said.append, worked=True)
     assert len(said) == 1
     assert str(problem) in said[0] if problem else "report.html" in said[0]

@@ -31,7 +31,7 @@ def test_the_report_is_made_anew_where_something_was_done_or_is_newer(tmp_path: 
     answers.parent.mkdir(parents=True)
     answers.touch()
     report = file.output / "report.html"
-    final: Any = SimpleNamespace(datasets=[])
+    final: Any = SimpleNamespace(datasets=[], sglang="real")
 
     def is_kept(worked: bool, newer: Path | None = None) -> bool:
         """Write it, mark what was written, date all files before it (one after it), and write it once more."""
