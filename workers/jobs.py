@@ -167,6 +167,8 @@ async def _settle(
                 await leases.ledger(settlement.call)
                 return settlement.kind
             except (RedisAway, RedisRefuses) as problem:
+                if not connections.is_passing(problem):
+                    raise
                 log.warning("%s; keeping what is generated until it answers", problem)
                 await asyncio.sleep(joined.config.timing.retry_ms / 1000)
     finally:
