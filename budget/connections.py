@@ -20,7 +20,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from budget import redis_url, redis_wire
+from budget import redis_options, redis_url, redis_wire
 from budget.redis_errors import RedisAway, RedisDamaged, RedisRefuses, is_passing, own_words, translated
 from budget.redis_safety import RedisUnsafe, check_safe
 from budget.redis_url import BadRedisUrl, Sentinels, without_secret
@@ -43,11 +43,11 @@ __all__ = [
 ]
 
 # What of a blocking client's settings says where it goes and as whom; its time-outs are its own.
-_CARRIED = frozenset(
-    {"host", "port", "db", "username", "password", "path", "protocol"}
-    | {"ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data"}
-    | {"ssl_check_hostname"}
-)
+_CARRIED = frozenset({"host", "port", "db", "username", "password", "path", "protocol", "client_name"})
+
+
+def _is_carried(name: str) -> bool:
+    return name in _CARRIED or name.startswith("ssl_")
 
 
 def connect(url: str) -> "redis.Redis":
@@ -58,7 +58,7 @@ def connect(url: str) -> "redis.Redis":
     """
     form = "redis+sentinel://HOST:26379,HOST:26379/SERVICE/0" if redis_url.is_sentinel(url) else "redis://HOST:PORT/0"
     try:
-        redis_url.check_options(url)
+        redis_options.check(url)
         client: Any = _by_sentinels(redis_url.sentinels(url)) if redis_url.is_sentinel(url) else _direct(url)
         kwargs: dict[str, Any] = client.connection_pool.connection_kwargs
         # What it would say only when it is used: an option that is none.
@@ -102,7 +102,7 @@ def connect_async(url: str, connections: int) -> "redis.asyncio.Redis":
 def async_twin(connection: "redis.Redis", connections: int) -> "redis.asyncio.Redis":
     """An asyncio client to where a blocking one goes: RQ hands its workers the blocking one only."""
     pool: Any = connection.connection_pool
-    kwargs = {name: value for name, value in pool.connection_kwargs.items() if name in _CARRIED and value is not None}
+    kwargs = {name: value for name, value in pool.connection_kwargs.items() if _is_carried(name) and value is not None}
     settings: dict[str, Any] = {"max_connections": connections, "timeout": None, "health_check_interval": 15, **kwargs}
     if isinstance(pool, redis.sentinel.SentinelConnectionPool):
         return redis.asyncio.Redis.from_pool(_sentinel_twin(pool, settings))
