@@ -13,17 +13,13 @@ from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
-import redis.asyncio.sentinel
 import redis.sentinel
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
-from budget import redis_options, redis_url, redis_wire
+from budget import redis_options, redis_sentinels, redis_url, redis_wire
 from budget.redis_errors import RedisAway, RedisDamaged, RedisRefuses, is_passing, own_words, translated
 from budget.redis_safety import RedisUnsafe, check_safe
-from budget.redis_url import BadRedisUrl, Sentinels, without_secret
+from budget.redis_url import BadRedisUrl, without_secret
 
 __all__ = [
     "BadRedisUrl",
@@ -59,7 +55,7 @@ def connect(url: str) -> "redis.Redis":
     form = "redis+sentinel://HOST:26379,HOST:26379/SERVICE/0" if redis_url.is_sentinel(url) else "redis://HOST:PORT/0"
     try:
         redis_options.check(url)
-        client: Any = _by_sentinels(redis_url.sentinels(url)) if redis_url.is_sentinel(url) else _direct(url)
+        client: Any = redis_sentinels.client(redis_url.sentinels(url)) if redis_url.is_sentinel(url) else _direct(url)
         kwargs: dict[str, Any] = client.connection_pool.connection_kwargs
         # What it would say only when it is used: an option that is none.
         client.connection_pool.connection_class(**kwargs)
@@ -86,14 +82,6 @@ def _direct(url: str) -> "redis.Redis":
     return client
 
 
-def _by_sentinels(said: Sentinels) -> "redis.Redis":
-    # One that does not answer is no reason to ask it again: there are others.
-    asking = {**said.sentinel, "retry": Retry(NoBackoff(), 0)}
-    manager: Any = redis.sentinel.Sentinel(said.hosts, sentinel_kwargs=asking)
-    kind = redis_wire.SentinelTlsConnection if said.tls else redis_wire.SentinelConnection
-    return manager.master_for(said.service, connection_class=kind, health_check_interval=15, **said.redis)
-
-
 def connect_async(url: str, connections: int) -> "redis.asyncio.Redis":
     """A client for the event loop whose pool never runs dry: `connections` callers at once wait for a free one."""
     return async_twin(connect(url), connections)
@@ -105,36 +93,13 @@ def async_twin(connection: "redis.Redis", connections: int) -> "redis.asyncio.Re
     kwargs = {name: value for name, value in pool.connection_kwargs.items() if _is_carried(name) and value is not None}
     settings: dict[str, Any] = {"max_connections": connections, "timeout": None, "health_check_interval": 15, **kwargs}
     if isinstance(pool, redis.sentinel.SentinelConnectionPool):
-        return redis.asyncio.Redis.from_pool(_sentinel_twin(pool, settings))
+        return redis.asyncio.Redis.from_pool(redis_sentinels.pool_twin(pool, settings))
     kind: type = redis.asyncio.Connection
     if issubclass(pool.connection_class, redis.UnixDomainSocketConnection):
         kind = redis.asyncio.UnixDomainSocketConnection
     elif issubclass(pool.connection_class, redis.SSLConnection):
         kind = redis.asyncio.SSLConnection
     return redis.asyncio.Redis.from_pool(redis.asyncio.BlockingConnectionPool(connection_class=kind, **settings))
-
-
-class _SentinelPool(redis.asyncio.sentinel.SentinelConnectionPool, redis.asyncio.BlockingConnectionPool):
-    """Callers wait for a free connection, and each new one goes to the master that the Sentinels name then."""
-
-    async def aclose(self) -> None:
-        await super().aclose()
-        manager: Any = self.sentinel_manager
-        for asked in manager.sentinels:
-            await asked.aclose()
-
-
-def _sentinel_twin(pool: Any, settings: dict[str, Any]) -> _SentinelPool:
-    asked = [client.connection_pool.connection_kwargs for client in pool.sentinel_manager.sentinels]
-    asking = {**pool.sentinel_manager.sentinel_kwargs, "retry": AsyncRetry(NoBackoff(), 0)}
-    manager: Any = redis.asyncio.sentinel.Sentinel(
-        [(one["host"], one["port"]) for one in asked], sentinel_kwargs=asking
-    )
-    is_tls = issubclass(pool.connection_class, redis.SSLConnection)
-    kind = redis.asyncio.sentinel.SentinelManagedConnection
-    if is_tls:
-        kind = redis.asyncio.sentinel.SentinelManagedSSLConnection
-    return _SentinelPool(pool.service_name, manager, connection_class=kind, **settings)
 
 
 @contextmanager

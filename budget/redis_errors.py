@@ -24,6 +24,11 @@ from budget.errors import OutsideFault
 
 _PASSING = ("OOM", "MISCONF", "BUSY", "NOREPLICAS", "TRYAGAIN")
 
+CLUSTER = (
+    "this Redis is part of a cluster (redis_mode is cluster): Tokenmill needs one Redis, or Sentinels in front of it; "
+    "name such a one in TOKENMILL_REDIS_URL"
+)
+
 # What a script is told that misses a right: Redis 7.0, and later ones.
 _NO_RIGHT_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script")
 # What `whole` in lua/prelude.lua says of a number that is none.
@@ -67,13 +72,11 @@ def _not_allowed(error: RedisError) -> RedisRefuses:
     )
 
 
-def _no_master(error: MasterNotFoundError) -> str:
-    """redis-py quotes each Sentinel with all its settings; what they said is enough."""
-    text = str(error)
-    service = re.search(r"No master found for '(.*?)'", text)
-    silent = text.count(" - ")
-    why = f", {silent} of them did not answer" if silent else ""
-    return f"no Sentinel names a master for {service[1] if service else 'the service'}{why}"
+def _refused_user(error: RedisError) -> RedisRefuses:
+    said = str(error)
+    if said.startswith("HELLO must be called"):
+        said = "it wants a password, and none was given"
+    return RedisRefuses(f"Redis refuses the user or password ({said}): set TOKENMILL_REDIS_URL with the right ones")
 
 
 @contextmanager
@@ -86,13 +89,11 @@ def translated() -> Generator[None]:
     except NoPermissionError as error:
         raise _not_allowed(error) from error
     except (AuthenticationError, AuthorizationError) as error:
-        raise RedisRefuses(
-            f"Redis refuses the user or password ({error}): set TOKENMILL_REDIS_URL with the right ones"
-        ) from error
+        raise _refused_user(error) from error
     except BusyLoadingError as error:
         raise RedisAway("Redis is still loading its data") from error
     except MasterNotFoundError as error:
-        raise RedisAway(_no_master(error)) from error
+        raise RedisAway(str(error)) from error
     except (RedisConnectionError, RedisTimeoutError, MaxConnectionsError, OSError) as error:
         raise RedisAway(f"Redis does not answer ({error})") from error
     except OutOfMemoryError as error:
@@ -108,6 +109,13 @@ def translated() -> Generator[None]:
             raise protocol.of_script(own_words(error)) from error
         if any(words in str(error) for words in _NO_RIGHT_IN_SCRIPT):
             raise _not_allowed(error) from error
+        if "DB index is out of range" in str(error):
+            raise RedisRefuses(
+                "this Redis has no database of the number in TOKENMILL_REDIS_URL: give a smaller one (it has 0 to 15, "
+                "unless `databases` in its redis.conf says otherwise)"
+            ) from error
+        if "SELECT is not allowed in cluster mode" in str(error):
+            raise RedisRefuses(CLUSTER) from error
         if own_words(error).startswith("MISCONF"):
             raise RedisRefuses(
                 "Redis cannot write to its disk (MISCONF): free its disk, then the run goes on"

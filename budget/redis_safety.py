@@ -7,7 +7,7 @@ from redis.exceptions import RedisError
 
 from budget import redis_rights
 from budget.errors import Refused
-from budget.redis_errors import RedisRefuses, translated
+from budget.redis_errors import CLUSTER, RedisRefuses, translated
 
 OLDEST = (7, 0)
 
@@ -20,14 +20,15 @@ def check_safe(connection: "redis.Redis") -> list[str]:
     """Refuse a Redis that may lose what it holds; returns warnings, a sentence each.
 
     Raises:
-        RedisUnsafe: too old, or with an eviction policy other than noeviction.
-        RedisRefuses: its user lacks rights, all of which are named.
+        RedisUnsafe: too old, a cluster, or with an eviction policy other than noeviction.
+        RedisRefuses: it is a Sentinel, or its user lacks rights, all of which are named.
     """
     client: Any = connection
     with translated():
         server: dict[str, Any] = client.info("server")
         memory: dict[str, Any] = client.info("memory")
         persistence: dict[str, Any] = client.info("persistence")
+    _check_mode(str(server.get("redis_mode") or server.get("server_mode")))
     version = str(server.get("valkey_version") or server.get("redis_version"))
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < OLDEST:
@@ -43,6 +44,16 @@ def check_safe(connection: "redis.Redis") -> list[str]:
             "Redis keeps nothing on its disk, so its restart loses what is not yet in the files: set appendonly yes"
         ]
     return []
+
+
+def _check_mode(mode: str) -> None:
+    if mode == "cluster":
+        raise RedisUnsafe(CLUSTER)
+    if mode == "sentinel":
+        raise RedisRefuses(
+            "this is a Sentinel, no Redis: write redis+sentinel://HOST:26379/SERVICE/0 in TOKENMILL_REDIS_URL, or give "
+            "the port of the Redis"
+        )
 
 
 def _check_rights(client: Any, *, aof: bool) -> None:

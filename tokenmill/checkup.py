@@ -55,8 +55,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _problem(check: str, problem: Problem) -> Finding:
-    """Problems end in their own mend, after a colon or a semicolon."""
-    return Finding(check=check, verdict="fail", said=str(problem))
+    """Problems end in their own mend, after a colon or a semicolon, but for a Redis that the parts would wait for."""
+    mend = "start Redis, or correct TOKENMILL_REDIS_URL" if isinstance(problem, connections.RedisAway) else ""
+    return Finding(check=check, verdict="fail", said=str(problem), mend=mend)
 
 
 def versions() -> Iterator[Finding]:
