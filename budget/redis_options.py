@@ -1,6 +1,7 @@
 """The options in the URL of a Redis: which there are, and what each may say."""
 
 import math
+import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -16,6 +17,14 @@ def _seconds(value: str) -> bool:
 
 def _number(value: str) -> bool:
     return value.isascii() and value.isdigit() and len(value) < 10
+
+
+def _ciphers(value: str) -> bool:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).set_ciphers(value)
+    except ssl.SSLError:
+        return False
+    return True
 
 
 def _word(*words: str) -> Callable[[str], bool]:
@@ -48,11 +57,11 @@ _KNOWN: Mapping[str, tuple[Callable[[str], bool], str]] = {
     "ssl_cert_reqs": (_word("none", "optional", "required"), "none, optional or required"),
     "ssl_certfile": _ANYTHING,
     "ssl_check_hostname": _SWITCH,
-    "ssl_ciphers": _ANYTHING,
+    "ssl_ciphers": (_ciphers, "names that OpenSSL has for ciphers, with a colon between them"),
     "ssl_exclude_verify_flags": _ANYTHING,
     "ssl_include_verify_flags": _ANYTHING,
     "ssl_keyfile": _ANYTHING,
-    "ssl_min_version": _NUMBER,
+    "ssl_min_version": (_word("771", "772"), "771 (TLS 1.2) or 772 (TLS 1.3)"),
     "ssl_password": _ANYTHING,
     "username": _ANYTHING,
 }
@@ -81,6 +90,8 @@ def check(url: str) -> None:
             _check_file(name, options[name])
     if "ssl_keyfile" in options and "ssl_certfile" not in options:
         raise BadRedisUrl("TOKENMILL_REDIS_URL names a key in ssl_keyfile, but no certificate: add ssl_certfile=FILE")
+    if "ssl_certfile" in options:
+        _check_key(options["ssl_certfile"], options.get("ssl_keyfile"), options.get("ssl_password"))
 
 
 def _check_names_and_values(url: str, options: Mapping[str, str]) -> None:
@@ -109,3 +120,22 @@ def _check_file(name: str, path: str) -> None:
         raise BadRedisUrl(
             f"{name} of TOKENMILL_REDIS_URL names {path}, which cannot be read ({error.strerror}): correct the path"
         ) from error
+
+
+def _check_key(certificate: str, key: str | None, password: str | None) -> None:
+    """Refuse an encrypted key whose pass phrase is missing, which OpenSSL would ask the terminal for, or wrong."""
+    asked = False
+
+    def answer() -> str:
+        nonlocal asked
+        asked = True
+        return password or ""
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password=answer)
+    except (OSError, ValueError) as error:
+        if asked:  # else it is told where it is used
+            mend = "add its pass phrase as ssl_password" if password is None else "correct ssl_password"
+            raise BadRedisUrl(
+                f"the key in {key or certificate} is encrypted, and does not open: {mend} in TOKENMILL_REDIS_URL"
+            ) from error
