@@ -1,12 +1,17 @@
 """Sentinels that cannot help: each says so in its own words, at once where waiting does not."""
 
+import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Generator
 
 import pytest
 
 from budget import connections
 from budget.connections import RedisAway, RedisRefuses, RedisUnsafe
+from tests.e2e_support import ROOT
 from tests.redis_support import HOST, Certificates, GuardedRedis, free_port
 
 pytestmark = pytest.mark.redis_server
@@ -77,6 +82,15 @@ def test_what_is_wrong_is_said_at_once(ports: dict[str, int], url: str, said: st
 def test_a_cluster_is_refused(ports: dict[str, int]) -> None:
     with pytest.raises(RedisUnsafe, match="Tokenmill needs one Redis, or Sentinels in front of it"):
         ask(f"redis://127.0.0.1:{ports['cluster']}")
+
+
+@pytest.mark.parametrize(("service", "healthy"), [("main", True), ("mian", False)])
+def test_the_images_health_check_asks_sentinels_too(ports: dict[str, int], service: str, healthy: bool) -> None:
+    (program,) = re.findall(r'CMD \["python", "-c", "([^"]+)"\]', (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    url = f"redis+sentinel://:sesame@127.0.0.1:{ports['open']}/{service}/0"
+    environment = {**os.environ, "TOKENMILL_REDIS_URL": url, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
+    assert (done.returncode == 0) == healthy, done.stderr
 
 
 def test_what_is_silent_is_waited_for_and_named(ports: dict[str, int]) -> None:
