@@ -164,3 +164,19 @@ def test_a_right_that_is_taken_away_in_flight_ends_the_worker(
     for part in parts:
         part.send(signal.SIGTERM)
         part.ended()
+
+
+def test_a_right_that_is_taken_away_ends_a_whole_run(
+    local_job: Job, guarded: GuardedRedis, start_simulator: StartSimulator
+) -> None:
+    looker: Any = guarded.client(username="looker", password="x")
+    simulator = start_simulator()
+    simulator.hold()
+    local_job.dataset("A1", prompts("A1", SLOTS), max_tokens="none")
+    local_job.tables["sglang"] = {"servers": [simulator.url], "concurrency": SLOTS}
+    run = local_job.write().start("run")
+    wait_for("all slots to be in flight", lambda: looker.hlen("budget:A1:leases") == SLOTS)
+    looker.execute_command("ACL", "SETUSER", "tokenmill", "-incrby")
+    simulator.let_go()
+    assert run.ended() == 5, run.text
+    assert "does not let this user" in run.text
