@@ -17,7 +17,15 @@ import redis.sentinel
 from redis.exceptions import RedisError
 
 from budget import redis_options, redis_sentinels, redis_url, redis_wire
-from budget.redis_errors import RedisAway, RedisDamaged, RedisRefuses, is_passing, own_words, translated
+from budget.redis_errors import (
+    RedisAway,
+    RedisDamaged,
+    RedisRefuses,
+    ends_a_worker,
+    is_passing,
+    own_words,
+    translated,
+)
 from budget.redis_safety import RedisUnsafe, check_safe
 from budget.redis_url import BadRedisUrl, without_secret
 
@@ -31,6 +39,7 @@ __all__ = [
     "check_safe",
     "connect",
     "connect_async",
+    "ends_a_worker",
     "is_passing",
     "own_words",
     "translated",

@@ -65,6 +65,14 @@ def is_passing(problem: "RedisAway | RedisRefuses") -> bool:
     return True
 
 
+def ends_a_worker(problem: "RedisAway | RedisRefuses") -> bool:
+    """Whether one that holds answers has nothing to wait for.
+
+    A primary that became a replica is no reason to end: another one takes its place behind the name.
+    """
+    return not is_passing(problem) and not isinstance(problem.__cause__, ReadOnlyError)
+
+
 def _not_allowed(error: RedisError) -> RedisRefuses:
     return RedisRefuses(
         f"Redis does not let this user do what Tokenmill does ({own_words(error)}): give it the rights that "

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rq.utils import now, utcformat
 
 from budget import failpoints, verbs
-from budget.connections import RedisAway, RedisRefuses, is_passing
+from budget.connections import RedisAway, RedisRefuses, ends_a_worker
 from budget.ledger import AsyncLedger
 from budget.verbs import Claimed
 from workers.contracts import RunConfig
@@ -70,7 +70,7 @@ class Claims:
         try:
             claimed = await self._ledger(self._unanswered)
         except (RedisAway, RedisRefuses) as problem:
-            if not is_passing(problem):
+            if ends_a_worker(problem):
                 raise
             self._complain(f"{problem}; waiting")
             return None

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from budget import failpoints, verbs
-from budget.connections import RedisAway, RedisRefuses, is_passing
+from budget.connections import RedisAway, RedisRefuses, ends_a_worker
 from budget.errors import Problem
 from budget.ledger import AsyncLedger
 from budget.verbs import Lease
@@ -168,7 +168,7 @@ class Endings:
             try:
                 return await self._ledger(call)
             except (RedisAway, RedisRefuses) as problem:
-                if not is_passing(problem):
+                if ends_a_worker(problem):
                     raise
                 self._complain(f"{problem}; keeping what is generated until it answers")
                 await asyncio.sleep(self._config.timing.retry_ms / 1000 * random.uniform(0.5, 1.0))
