@@ -34,7 +34,7 @@ WORKDIR /job
 
 # Collector, producer and workers are of use while they reach Redis; the simulator has a check of its own in docker-compose.yml.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=20s --retries=3 \
-  CMD ["python", "-c", "import os, redis; url = os.environ.get('TOKENMILL_REDIS_URL'); url and redis.Redis.from_url(url, socket_timeout=5).ping()"]
+  CMD ["python", "-c", "import os; from budget.connections import connect; url = os.environ.get('TOKENMILL_REDIS_URL'); url and connect(url).ping()"]
 
 # A worker, collector or producer that gets SIGTERM settles what it holds and leaves.
 STOPSIGNAL SIGTERM

@@ -9,7 +9,6 @@ Sentinels also `sentinel_username` and `sentinel_password`, for the Sentinels th
 """
 
 import re
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -22,8 +21,10 @@ SENTINEL_PORT = 26379
 # A Sentinel that is gone must not hold up the question to the next one.
 SENTINEL_TIMEOUT_S = 2.0
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# Whatever it is called: a mistyped option holds the password all the same.
+_SECRET_OPTION = re.compile(r"([?&][^=&]*(?:pass|pwd|secret)[^=&]*=)[^&]*", re.IGNORECASE)
 _SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
-_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 # What of a URL's options is the wire's, so that it holds for the Sentinels too.
 _WIRE = ("ssl_", "socket_")
 
@@ -46,13 +47,15 @@ def without_secret(url: str) -> str:
     """The URL as it may be shown: its passwords replaced by `***`.
 
     It is for what was typed, so it takes no URL for well-formed: whatever stands between the first colon
-    of the address and its last `@` may be the password.
+    of the address and its last `@` may be the password, and without a colon all before the `@` may be.
     """
-    scheme, mark, rest = url.rpartition("://")
-    owner, at, place = rest.rpartition("@")
-    user, colon, _ = owner.partition(":")
-    shown = f"{scheme}{mark}{user}:***@{place}" if at and colon else url
-    return re.sub(r"([?&](?:sentinel_|ssl_)?password=)[^&]*", r"\1***", shown)
+    scheme = _SCHEME.match(url)
+    head = scheme[0] if scheme else ""
+    owner, at, place = url[len(head) :].rpartition("@")
+    user, colon, password = owner.partition(":")
+    if at and owner:
+        owner = f"{user}:***" if colon and password else "***"
+    return _SECRET_OPTION.sub(r"\1***", f"{head}{owner}{at}{place}")
 
 
 def rq_options(url: str) -> str:
@@ -97,34 +100,3 @@ def _host(text: str) -> tuple[str, int]:
     if not split.hostname:
         raise ValueError("a Sentinel without a host")
     return split.hostname, split.port or SENTINEL_PORT
-
-
-def check_options(url: str) -> None:
-    """Refuse options of TLS that cannot be meant.
-
-    Raises:
-        BadRedisUrl: without TLS, or a file that cannot be read.
-    """
-    scheme, _, rest = url.partition("://")
-    options = dict(parse_qsl(rest.partition("?")[2]))
-    tls = [name for name in options if name.startswith("ssl_")]
-    if tls and not scheme.startswith("rediss"):
-        meant = "rediss+sentinel" if is_sentinel(url) else "rediss"
-        raise BadRedisUrl(
-            f"{without_secret(url)!r} has {tls[0]}, which is for TLS: begin it with {meant}://, or leave that out"
-        )
-    for name in _FILES:
-        if name in options:
-            _check_file(name, options[name])
-    if "ssl_keyfile" in options and "ssl_certfile" not in options:
-        raise BadRedisUrl("TOKENMILL_REDIS_URL names a key in ssl_keyfile, but no certificate: add ssl_certfile=FILE")
-
-
-def _check_file(name: str, path: str) -> None:
-    try:
-        with Path(path).open("rb") as file:
-            file.read(1)
-    except OSError as error:
-        raise BadRedisUrl(
-            f"{name} of TOKENMILL_REDIS_URL names {path}, which cannot be read ({error.strerror}): correct the path"
-        ) from error

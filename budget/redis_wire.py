@@ -17,7 +17,9 @@ from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnecti
 LOOK_S = 2.0
 # OpenSSL's numbers: the certificate is for another name, for another address.
 _OTHER_NAME = (62, 64)
-_CERTIFICATE_EXPIRED = 10
+_NOT_YET_VALID, _CERTIFICATE_EXPIRED = 9, 10
+# What a server says of a client's certificate in whose chain or time it does not believe.
+_DISTRUSTED = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "CERTIFICATE_REVOKED")
 
 
 class WrongWire(RedisError):
@@ -90,29 +92,61 @@ def speaks_plainly(host: str, port: int) -> bool:
 def _look_at_tls(connection: Any, error: RedisConnectionError | RedisTimeoutError) -> None:
     host, port = connection.host, connection.port
     where = f"{host}:{port}"
-    no_tls = f"{where} does not speak TLS: give the port that does, or write redis:// in TOKENMILL_REDIS_URL"
-    cause: Any = error.__context__
-    while cause is not None and not isinstance(cause, ssl.SSLError):
-        cause = cause.__context__
-    if cause is None:
-        # A plain Redis may take the beginning of TLS for half a command, and wait for the rest.
-        if isinstance(error, RedisTimeoutError) and speaks_plainly(host, port):
-            raise WrongWire(no_tls) from error
-        return
+    cause = _tls_fault(error)
     if isinstance(cause, ssl.SSLCertVerificationError):
         raise WrongWire(_distrust(host, where, cause)) from error
-    reason = str(cause.reason or cause)
+    if cause is None or isinstance(cause, ssl.SSLEOFError):
+        # A plain Redis may take the beginning of TLS for half a command, and wait for the rest.
+        if isinstance(error, RedisTimeoutError) and speaks_plainly(host, port):
+            raise WrongWire(_no_tls(where)) from error
+        cause = None if isinstance(error, RedisTimeoutError) else _alert(connection)
+    if cause is not None and (said := _told(where, cause)):
+        raise WrongWire(said) from error
+
+
+def _tls_fault(error: BaseException) -> ssl.SSLError | None:
+    cause: BaseException | None = error.__context__
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__context__
+    return cause
+
+
+def _alert(connection: Any) -> ssl.SSLError | None:
+    """What a server says that ends a connection right after the handshake.
+
+    It judges the client's certificate then, and whoever is writing meanwhile hears of a broken pipe instead.
+    """
+    try:
+        with connection._connect() as plainly:
+            plainly.settimeout(LOOK_S)
+            plainly.recv(1)
+    except ssl.SSLError as alert:
+        return alert
+    except (OSError, RedisError):
+        return None
+    return None
+
+
+def _no_tls(where: str) -> str:
+    return f"{where} does not speak TLS: give the port that does, or write redis:// in TOKENMILL_REDIS_URL"
+
+
+def _told(where: str, cause: ssl.SSLError) -> str | None:
+    # Faults of the ssl module itself have neither.
+    reason, library = str(getattr(cause, "reason", None) or cause), getattr(cause, "library", "")
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
-        said = no_tls
-    elif "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
-        said = f"Redis at {where} wants a certificate: add ssl_certfile=FILE&ssl_keyfile=FILE to TOKENMILL_REDIS_URL"
-    elif "UNKNOWN_CA" in reason or "BAD_CERTIFICATE" in reason:
-        said = f"Redis at {where} does not trust the certificate of ssl_certfile: give one that its CA has signed"
-    elif "ALERT" not in reason and (cause.library in ("X509", "PEM") or "KEY" in reason):
-        said = f"the files of ssl_ca_certs, ssl_certfile and ssl_keyfile cannot be used ({reason}): correct them"
-    else:
-        return
-    raise WrongWire(said) from error
+        return _no_tls(where)
+    if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
+        return f"Redis at {where} wants a certificate: add ssl_certfile=FILE&ssl_keyfile=FILE to TOKENMILL_REDIS_URL"
+    if any(word in reason for word in _DISTRUSTED):
+        why = next((f", which is {word}" for word in ("expired", "revoked") if word.upper() in reason), "")
+        return (
+            f"Redis at {where} does not trust the certificate of ssl_certfile{why}: give one that its CA has signed, "
+            f"and that is valid now"
+        )
+    if "ALERT" not in reason and (library in ("X509", "PEM") or "KEY" in reason or "PEM" in reason):
+        return f"the files of ssl_ca_certs, ssl_certfile and ssl_keyfile cannot be used ({reason}): correct them"
+    return None
 
 
 def _distrust(host: str, where: str, cause: ssl.SSLCertVerificationError) -> str:
@@ -122,5 +156,7 @@ def _distrust(host: str, where: str, cause: ssl.SSLCertVerificationError) -> str
         return f"the certificate of Redis at {where} is for another name ({why}): {mend}"
     if cause.verify_code == _CERTIFICATE_EXPIRED:
         return f"the certificate of Redis at {where} has expired: renew it there"
+    if cause.verify_code == _NOT_YET_VALID:
+        return f"the certificate of Redis at {where} is not yet valid: look at the clocks here and there, or renew it"
     mend = "add ssl_ca_certs=FILE, its CA's certificate, to TOKENMILL_REDIS_URL"
     return f"the certificate of Redis at {where} is not trusted here ({why}): {mend}"

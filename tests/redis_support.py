@@ -44,6 +44,35 @@ class Certificates:
     def key(self, certificate: Path) -> Path:
         return certificate.with_suffix(".key")
 
+    def encrypted(self, certificate: Path, phrase: str) -> Path:
+        """The certificate's key under a pass phrase."""
+        made = certificate.with_suffix(".locked.key")
+        self._openssl(
+            "ec", "-aes256", "-passout", f"pass:{phrase}", "-in", str(self.key(certificate)), "-out", str(made)
+        )
+        return made
+
+    def dated(self, name: str, start: str, end: str) -> Path:
+        """A certificate for this machine that is valid between two days of YYYYMMDD."""
+        made, folder = self.folder / f"{name}.crt", self.folder / name
+        folder.mkdir()
+        (folder / "index").touch()
+        (folder / "serial").write_text("01")
+        (folder / "ca.cnf").write_text(
+            f"[ca]\ndefault_ca=own\n[own]\ndatabase={folder}/index\nserial={folder}/serial\nnew_certs_dir={folder}\n"
+            "default_md=sha256\npolicy=any\ncopy_extensions=copy\n[any]\ncommonName=supplied\n"
+        )
+        self._openssl(
+            "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
+            "-addext", f"subjectAltName=IP:{HOST}", "-keyout", str(self.key(made)), "-out", str(folder / "request"),
+        )  # fmt: skip
+        self._openssl(
+            "ca", "-batch", "-notext", "-config", str(folder / "ca.cnf"), "-cert", str(self.ca),
+            "-keyfile", str(self.key(self.ca)), "-startdate", f"{start}000000Z", "-enddate", f"{end}000000Z",
+            "-in", str(folder / "request"), "-out", str(made),
+        )  # fmt: skip
+        return made
+
     def _authority(self, name: str) -> Path:
         made = self.folder / f"{name}.crt"
         self._openssl(

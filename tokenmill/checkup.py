@@ -54,8 +54,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _problem(check: str, problem: Problem) -> Finding:
-    """Problems end in their own mend, after a colon or a semicolon."""
-    return Finding(check=check, verdict="fail", said=str(problem))
+    """Problems end in their own mend, after a colon or a semicolon, but for a Redis that the parts would wait for."""
+    mend = ""
+    if isinstance(problem, connections.RedisAway):
+        is_loading = "loading" in str(problem)
+        mend = "wait until it has" if is_loading else "start Redis, or correct TOKENMILL_REDIS_URL"
+    return Finding(check=check, verdict="fail", said=str(problem), mend=mend)
 
 
 def versions() -> Iterator[Finding]:

@@ -153,6 +153,8 @@ class AsyncWorker(BaseWorker):
         if joined is None:
             raise Interrupted("stopped before there was anything to do")
         self._lease_s = joined.config.timing.lease_ms / 1000
+        # Its user may be another than the collector's.
+        await self._when_allowed(lambda: connections.check_safe(self.connection))
         await self._when_allowed(lambda: self._register(joined.config, logging_level, date_format, log_format))
         try:
             await self._serve(joined)
@@ -292,7 +294,7 @@ class AsyncWorker(BaseWorker):
             agree=agree,
         )
 
-    async def _when_allowed(self, step: Callable[[], None]) -> None:
+    async def _when_allowed(self, step: Callable[[], object]) -> None:
         """Run a step of the start, however long Redis is full or away.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rq.utils import now, utcformat
 
 from budget import failpoints, verbs
-from budget.connections import RedisAway, RedisRefuses
+from budget.connections import RedisAway, RedisRefuses, ends_a_worker
 from budget.ledger import AsyncLedger
 from budget.verbs import Claimed
 from workers.contracts import RunConfig
@@ -58,6 +58,9 @@ class Claims:
 
         A claim that was not answered may have been carried out: it is repeated, nonce and all, while Redis
         remembers it.
+
+        Raises:
+            RedisRefuses: waiting does not mend it.
         """
         if self._unanswered is None or time.monotonic() > self._remembered_until:
             self._unanswered = self._call(k, holds_suspect=holds_suspect)
@@ -67,6 +70,8 @@ class Claims:
         try:
             claimed = await self._ledger(self._unanswered)
         except (RedisAway, RedisRefuses) as problem:
+            if ends_a_worker(problem):
+                raise
             self._complain(f"{problem}; waiting")
             return None
         if failpoints.ACTIVE and claimed.leases:

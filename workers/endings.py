@@ -1,18 +1,20 @@
 """How flights end: settled by their outcome, or given up; what was generated reaches the ledger whatever happens.
 
-A settlement is never cancelled, and waits for a Redis that is away as long as it takes.
+A settlement is never cancelled, and waits for a Redis that is away as long as it takes. A Redis that refuses for a
+reason that waiting does not mend ends the worker: its leases run out, where it cannot even give them back.
 """
 
 import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from budget import failpoints, verbs
-from budget.connections import RedisAway, RedisRefuses
+from budget.connections import RedisAway, RedisRefuses, ends_a_worker
 from budget.errors import Problem
 from budget.ledger import AsyncLedger
 from budget.verbs import Lease
@@ -34,7 +36,7 @@ class Endings:
 
     Args:
         complain: called with what is in the way.
-        end_run: called with a fault of the run itself.
+        end_run: called with a fault of the run itself, or of Redis.
     """
 
     def __init__(
@@ -64,8 +66,14 @@ class Endings:
         """Await an ending that goes on even if the flight is cancelled meanwhile."""
         task = asyncio.create_task(ending)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._over)
         await asyncio.shield(task)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """Nobody may be waiting any more for what went wrong with it."""
+        self._running.discard(task)
+        if not task.cancelled() and isinstance(problem := task.exception(), RedisRefuses):
+            self._end_run(problem)
 
     async def all_over(self, patience_s: float | None) -> None:
         """Wait for all endings under way; no longer than `patience_s`, and then their leases run out by themselves."""
@@ -111,7 +119,12 @@ class Endings:
         """Tell the ledger; `generated` tokens were in vain if another attempt's answer came first."""
         if failpoints.ACTIVE and settlement.kind == "commit":
             failpoints.hit("before_commit", lease.job)
-        answer = await self.settled(settlement.call)
+        try:
+            answer = await self.settled(settlement.call)
+        except RedisRefuses:
+            with suppress(RedisAway, RedisRefuses):
+                await self._ledger(verbs.release(lease=lease, charge=""))
+            raise
         if failpoints.ACTIVE and settlement.kind == "commit":
             failpoints.hit("after_commit", lease.job)
         self.waste(lease.dataset, settlement.wasted)
@@ -146,11 +159,17 @@ class Endings:
             await self.release(flight.lease)
 
     async def settled(self, call: verbs.Call[Any]) -> Any:
-        """Run a verb, however long Redis is away."""
+        """Run a verb, however long Redis is away.
+
+        Raises:
+            RedisRefuses: waiting does not mend it.
+        """
         while True:
             try:
                 return await self._ledger(call)
             except (RedisAway, RedisRefuses) as problem:
+                if ends_a_worker(problem):
+                    raise
                 self._complain(f"{problem}; keeping what is generated until it answers")
                 await asyncio.sleep(self._config.timing.retry_ms / 1000 * random.uniform(0.5, 1.0))
 

@@ -157,8 +157,13 @@ class Engine:
                 self._cancel(flight.lease.job)
 
     def _end_run(self, problem: Problem) -> None:
-        """The run itself is at fault: what is in flight finishes, then it is said."""
+        """The run itself is at fault: what is in flight finishes, then it is said.
+
+        Where it is Redis, nothing could be told to it: all that is in flight is given back, as far as Redis lets it.
+        """
         self.fatal = self.fatal or problem
+        if isinstance(problem, RedisRefuses) and not self._abandoned:
+            self.abandon()
         self.stop()
 
     def _cancel(self, job: str) -> None:

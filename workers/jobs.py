@@ -54,6 +54,7 @@ async def generate(**payload: Any) -> str:
         join, job.connection, wait_s=60.0, stopping=lambda: False, say=lambda text: log.info("%s", text)
     )
     assert joined is not None
+    await asyncio.to_thread(connections.check_safe, job.connection)
     client = connections.async_twin(job.connection, 2)
     try:
         return await _generate(
@@ -167,6 +168,8 @@ async def _settle(
                 await leases.ledger(settlement.call)
                 return settlement.kind
             except (RedisAway, RedisRefuses) as problem:
+                if connections.ends_a_worker(problem):
+                    raise
                 log.warning("%s; keeping what is generated until it answers", problem)
                 await asyncio.sleep(joined.config.timing.retry_ms / 1000)
     finally:

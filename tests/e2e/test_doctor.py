@@ -60,7 +60,7 @@ def test_every_fault_is_found_at_once(plain: Job) -> None:
         "prompts of B1": "tokenmill inspect",
         "prompts of B3": "nowhere.jsonl",
         "disk": "free some space",
-        "redis": "Redis does not answer",
+        "redis": "start Redis, or correct TOKENMILL_REDIS_URL",
         f"server {NO_SERVER}": "refused",
     }.items():
         worst, said = verdict(found, check)

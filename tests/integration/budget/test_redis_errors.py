@@ -127,6 +127,22 @@ def test_a_server_that_is_still_loading(start_server: StartServer) -> None:
         wait_until(is_loading, what="it says that it is loading")
 
 
+@pytest.mark.parametrize(
+    ("rule", "ends"),
+    [("replicaof 127.0.0.1 1", False), ("config set maxmemory 1", False), ("acl setuser tm -set", True)],
+)
+def test_what_ends_a_worker_that_holds_answers(start_server: StartServer, rule: str, ends: bool) -> None:
+    server = start_server()
+    with server.client() as default, server.client(username="tm", password="x") as client:
+        owner: Any = default
+        owner.execute_command("ACL", "SETUSER", "tm", "on", "nopass", "~*", "+@all")
+        owner.execute_command(*rule.split())
+        asking: Any = client
+        with pytest.raises(RedisRefuses) as said, connections.translated():
+            asking.eval("return redis.call('SET', KEYS[1], 1)", 1, "a")
+        assert connections.ends_a_worker(said.value) is ends
+
+
 class TestSafety:
     def test_an_eviction_policy_is_refused(self, start_server: StartServer) -> None:
         server = start_server(settings=["--maxmemory-policy", "allkeys-lru"])
