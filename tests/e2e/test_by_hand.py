@@ -246,7 +246,7 @@ def test_sigterm_drains_and_a_second_one_gives_everything_back(
     assert simulator.served(*job.names) == 60
 
 
-def test_twenty_workers_under_strict_never_pass_the_cap(
+def test_eight_workers_under_strict_never_pass_the_cap(
     job: Job, redis_server: RedisServer, start_simulator: StartSimulator
 ) -> None:
     simulator = start_simulator()
@@ -255,8 +255,8 @@ def test_twenty_workers_under_strict_never_pass_the_cap(
     job.tables["run"]["admission"] = "strict"
     job.tables["sglang"] = {"servers": [simulator.url], "concurrency": 3}
     simulator.hold()
-    parts = job.write().start_parts("-n", "20")
-    wait_for("twenty workers", lambda: len(redis_server.holders(*job.names)) == 20)
+    parts = job.write().start_parts("-n", "8")
+    wait_for("eight workers", lambda: len(redis_server.holders(*job.names)) == 8)
     assert all(int(redis_server.client.hget(f"budget:{name}", "reserved")) <= 30_000 for name in job.names)
     simulator.let_go()
     job.finish(*parts)
