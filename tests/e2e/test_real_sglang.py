@@ -1,4 +1,4 @@
-"""Whole runs against a real SGLang that serves a small instruct model on the CPU.
+"""Whole runs against a real SGLang that serves a tiny model with random weights on the CPU.
 
 Skipped without an installed one (TOKENMILL_TEST_SGLANG_DIR), its start script and the prompt sets.
 One server serves all tests of this file, so the file must stay with one test process.
@@ -34,10 +34,13 @@ ROOT = Path(__file__).resolve().parents[2]
 START = ROOT.parent / "shared" / "tools" / "real-sglang" / "serve.sh"
 DATA = ROOT.parent / "shared" / "data"
 INSTALLED = Path(os.environ.get("TOKENMILL_TEST_SGLANG_DIR", "/nowhere"))
-MODEL = INSTALLED / "models" / "smollm2-135m"
-OTHER_MODEL = INSTALLED / "models" / "tiny-qwen3"
+MODEL = INSTALLED / "models" / "tiny-qwen3"
+OTHER_MODEL = INSTALLED / "models" / "smollm2-135m"
 CONTEXT = 2048
-END_TOKEN = 2
+VOCABULARY = 2048
+# A step of the model takes so long where the middle of an answer is what is tested: SGLang's own brake.
+STEP_S = 0.08
+END_TOKEN, FULL_STOP = 2, 16
 
 pytestmark = [
     pytest.mark.sglang,
@@ -91,6 +94,12 @@ class RealServer:
         """Requests that it is generating for."""
         with urllib.request.urlopen(f"{self.url}/v1/loads?include=core", timeout=30) as answer:
             return sum(rank["num_running_reqs"] for rank in json.load(answer)["loads"])
+
+    def brake(self, step_s: float | None) -> None:
+        """From now on each step of the model takes so many seconds longer; None: none."""
+        body = json.dumps({"forward_sleep_time": step_s}).encode()
+        asked = urllib.request.Request(f"{self.url}/slow_down", body, {"content-type": "application/json"})
+        urllib.request.urlopen(asked, timeout=30).close()
 
     def kill(self) -> None:
         """kill -9, all of it: as when its machine dies."""
@@ -182,7 +191,7 @@ def check_record(record: dict[str, Any], chat: ChatTokenizer) -> None:
     assert record["sampling"]["temperature"] == 0.7
     if record["messages"]:
         assert record["input_ids"] == chat.render(record["messages"])
-        assert record["input_ids"].count(1) == len(record["messages"]) + 2, "each turn begins once, the system's too"
+        assert record["input_ids"].count(1) == len(record["messages"]) + 1, "each turn begins once, the answer's too"
     text = chat.decode(record["output_ids"], skip_special_tokens=True)
     if record["finish_reason"] == "length":
         assert record["matched"] == ""
@@ -202,7 +211,7 @@ def check_record(record: dict[str, Any], chat: ChatTokenizer) -> None:
 def test_three_public_sets_and_prompts_that_are_hard_on_a_server(server: RealServer, tmp_path: Path) -> None:
     hard = [
         {"id": "hello", "prompt": "Hello!"},
-        {"id": "outside", "input_ids": [1, 2, 49_152]},
+        {"id": "outside", "input_ids": [1, 2, VOCABULARY]},
         {"id": "beyond the server", "prompt": "word " * (CONTEXT + 100)},
         {"id": "just fits", "input_ids": [1, *[100] * (CONTEXT - 10)]},
     ]
@@ -217,8 +226,9 @@ def test_three_public_sets_and_prompts_that_are_hard_on_a_server(server: RealSer
         server,
         f'name = "human_eval"\nprompts = "{DATA}/human_eval/HumanEval.jsonl.gz"\nmax_tokens = 120',
         f'name = "gsm8k"\nprompts = "{DATA}/gsm8k/test.jsonl"\nmax_tokens = 120',
-        # With a full stop as the end, nearly every first turn ends, and the second one is asked.
-        f'name = "mt_bench"\nprompts = "{DATA}/mt_bench/question.jsonl"\nmax_tokens = 300\nsampling.stop = ["."]',
+        # With a full stop as the end, and a model that likes it, most first turns end, and the second one is asked.
+        f'name = "mt_bench"\nprompts = "{DATA}/mt_bench/question.jsonl"\nmax_tokens = 300\n'
+        f'sampling = {{ stop = ["."], logit_bias = {{ "{FULL_STOP}" = 8.0 }} }}',
         'name = "hard"\nprompts = "hard.jsonl"\nmax_tokens = "none"',
         tokenizer=tokenizer,
     )
@@ -234,6 +244,7 @@ def test_three_public_sets_and_prompts_that_are_hard_on_a_server(server: RealSer
         for record in dataset:
             check_record(record, chat)
             sampling = {**record["sampling"], "max_new_tokens": 48, "stop": None}
+            sampling.pop("logit_bias", None)
             asked = {"temperature": 0.7, "top_p": 0.95, "top_k": 30, "max_new_tokens": 48, "stop": None}
             assert sampling == asked, "the model's own defaults, and the run file's on top"
     for name, cap in (("human_eval", 120), ("gsm8k", 120), ("mt_bench", 300)):
@@ -269,7 +280,7 @@ def answer_of(outcome: outcomes.Outcome) -> tuple[Any, ...]:
 
 def requests() -> dict[str, dict[str, Any]]:
     """Requests that the client sends, and those that it sends only where something is wrong."""
-    ids = [1, 4093, 198, 19556, 2, 198, 1, 520, 9531, 198]
+    ids = [1, 409, 201, 1955, 2, 201, 1, 520, 953, 201]
     # So that the model ends at once: how long its answer is is not what is compared.
     ends = {"max_new_tokens": 400, "logit_bias": {str(END_TOKEN): 100.0}}
     return {
@@ -293,6 +304,7 @@ def test_the_simulated_server_answers_the_client_alike(server: RealServer) -> No
         tokenizer=str(MODEL), model=MODEL.name, context_length=CONTEXT, lengths={"*": LengthSpec(mean=5)}
     )
     simulated = SimulatorProcess.start(settings)
+    server.brake(0.005)  # so that a long answer is under way when it is looked at
     text = ChatTokenizer.load(str(MODEL)).probe_text
 
     async def seen(url: str) -> dict[str, Any]:
@@ -329,6 +341,7 @@ def test_the_simulated_server_answers_the_client_alike(server: RealServer) -> No
         real, simulation = asyncio.run(seen(server.url)), asyncio.run(seen(simulated.url))
     finally:
         simulated.stop(grace_s=0)
+        server.brake(None)
     assert simulation == real
     assert real["aborted"] == ("Retry", "aborted")
 
@@ -346,6 +359,7 @@ def test_another_models_tokenizer_is_refused(server: RealServer, tmp_path: Path)
 def test_a_stopped_run_and_a_killed_server_lose_nothing(server: RealServer, tmp_path: Path) -> None:
     """SIGTERM drains; then the server is killed in mid-run, comes back, and no prompt is charged for it."""
     file = run_file(tmp_path, server, f'name = "gsm8k"\nprompts = "{DATA}/gsm8k/test.jsonl"\nmax_tokens = 600')
+    server.brake(STEP_S)
     stopped = tokenmill("run", file)
     until("a first answer", lambda: lines(tmp_path, "gsm8k"))
     stopped.send_signal(signal.SIGTERM)
