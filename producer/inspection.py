@@ -16,7 +16,7 @@ import msgspec
 from producer.defects import Defect
 from producer.files import PromptSource, Row
 from producer.ids import HashSet, own_id
-from producer.prompts import to_payload, too_long
+from producer.prompts import to_payload
 from producer.rows import Prompt, to_prompt
 from workers.chat import ChatTokenizer
 from workers.contracts import DatasetConfig, Message
@@ -208,16 +208,12 @@ class _Look:
         shows = len(self.seen.samples) < self._wanted
         if self._tokenizer is None:
             return (_plain(prompt) if shows else ""), _characters(prompt)
-        payload = to_payload(self._dataset, row.id, row.value, self._tokenizer, None)
+        payload = to_payload(self._dataset, row.id, row.value, self._tokenizer, self.seen.context_length)
         if isinstance(payload, Defect):
+            self.seen.over_context += payload.reason == "too_long"
             self._reject(row, payload)
             return "", None
-        length = len(payload.input_ids)
-        if self.seen.context_length is not None and (defect := too_long(length, self.seen.context_length)):
-            self.seen.over_context += 1
-            self._reject(row, defect)
-            return "", None
-        return (self._tokenizer.decode(payload.input_ids) if shows else ""), length
+        return (self._tokenizer.decode(payload.input_ids) if shows else ""), len(payload.input_ids)
 
     def _look_for_special(self, row: Row, prompt: Prompt) -> None:
         if self._tokenizer is None:

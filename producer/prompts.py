@@ -12,6 +12,8 @@ from producer.rows import to_prompt
 from workers.chat import Unrenderable
 from workers.contracts import DatasetConfig, Message, Payload
 
+# Characters: four times what a token has on average. And tokens: more than a template puts around one message.
+LONG_TOKEN, TURN = 16, 512
 # SGLang keeps these for itself: the longest prompt it takes is that much shorter than its context.
 SERVER_RESERVE = 7
 
@@ -41,6 +43,8 @@ def to_payload(
         return prompt
     ids = prompt.input_ids
     if not ids:
+        if context_length is not None and (defect := hopeless(prompt.messages, tokenizer, context_length)):
+            return defect
         try:
             ids = tokenizer.render(prompt.messages, prompt.tools)
         except Unrenderable as error:
@@ -70,12 +74,35 @@ def to_payload(
     )
 
 
-def too_long(tokens: int, context_length: int) -> Defect | None:
-    """Why a prompt of that many tokens cannot be sent to a server of that context, if it cannot."""
+def hopeless(messages: Sequence[Message], tokenizer: Renderer, context_length: int) -> Defect | None:
+    """Why a huge conversation cannot be sent, told by the beginning of its longest message.
+
+    20 MB of text take a tokenizer half a minute and three gigabytes. None where that much text is not there,
+    or is too few tokens after all: then the whole is tokenized.
+    """
+    texts = [text for message in messages if isinstance(text := message.get("content"), str)]
+    enough = context_length * LONG_TOKEN
+    if sum(map(len, texts)) <= enough:
+        return None
+    beginning = max(texts, key=len)[:enough]
+    try:
+        tokens = len(tokenizer.render([{"role": "user", "content": beginning}]))
+    except Unrenderable:
+        return None
+    return too_long(tokens - TURN, context_length, beginning=True)
+
+
+def too_long(tokens: int, context_length: int, *, beginning: bool = False) -> Defect | None:
+    """Why a prompt of that many tokens cannot be sent to a server of that context, if it cannot.
+
+    Args:
+        beginning: the tokens are those of its beginning.
+    """
     longest = max(0, context_length - SERVER_RESERVE)
     if tokens <= longest:
         return None
     return Defect(
         "too_long",
-        f"the prompt has {tokens:,} tokens; the longest that a context of {context_length:,} takes has {longest:,}",
+        f"the prompt has {'more than ' if beginning else ''}{tokens:,} tokens; the longest that a context of "
+        f"{context_length:,} takes has {longest:,}",
     )

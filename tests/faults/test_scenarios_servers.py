@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Generator
+from pathlib import Path
 
 from tests.e2e_support import TIMING, Job, RedisServer, prompts, wait_for
 from tests.faults.scenes import NAMES, SLOTS, TOKENS, MortalSimulator, Scene
@@ -94,6 +95,7 @@ def test_s8_a_prompt_that_kills_servers_and_others_that_cannot_be_sent(
     """One crashes SGLang, one is always aborted; beside them what is damaged, too long, huge, or odd but good."""
     simulator = mortal(crash_s=0.3)
     scene = Scene(job, redis_server, simulator)
+    tell_context(scene.job.folder / "tokenizer")
     deadly, aborted = 1901, 1902
     rows: list[object] = [
         *prompts("A1", 60),
@@ -125,6 +127,17 @@ def test_s8_a_prompt_that_kills_servers_and_others_that_cannot_be_sent(
     assert {reasons.pop(name) for name in ("deadly", "aborted", "long", "huge")} == {"poison", "aborted", "too_long"}
     assert sorted(reasons.values()) == ["malformed", "malformed", "surrogate"]
     assert scene.answered == scene.total - 7 and "odd" in {line["id"] for line in scene.job.lines("A1")}
+
+
+def tell_context(tokenizer: Path) -> None:
+    """The tokenizer's folder as that of a model, which says how long its context is."""
+    held = list(tokenizer.resolve().iterdir())
+    tokenizer.unlink()
+    tokenizer.mkdir()
+    for path in held:
+        (tokenizer / path.name).symlink_to(path)
+    config = {"max_position_embeddings": 32_768}
+    (tokenizer / "config.json").write_text(json.dumps(config))
 
 
 def test_s8_a_prompt_that_kills_workers(scene: Scene) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from producer.defects import Defect
-from producer.prompts import SERVER_RESERVE, to_payload
+from producer.prompts import LONG_TOKEN, SERVER_RESERVE, to_payload
 from workers.chat import Unrenderable
 from workers.contracts import DatasetConfig, Message, Payload, decode_job_data, encode_job_data
 
@@ -78,6 +78,25 @@ def test_prompt_and_answer_fit_the_context(length: int, context: int | None) -> 
 def test_the_longest_prompt_of_a_real_server() -> None:
     assert isinstance(payload({"input_ids": [1] * 2041}, 2048), Payload)
     assert isinstance(payload({"input_ids": [1] * 2042}, 2048), Defect)
+
+
+def test_a_huge_text_is_not_tokenized_as_a_whole() -> None:
+    class Counting(Words):
+        longest = 0
+
+        def render(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
+            self.longest = max(self.longest, *(len(message["content"]) for message in messages))
+            return super().render(messages, tools)
+
+    words = Counting()
+    made = payload({"prompt": "word " * 1_000_000}, context=2000, words=words)
+    assert isinstance(made, Defect) and made.reason == "too_long"
+    assert "more than 5,888 tokens" in made.detail
+    assert words.longest == 2000 * LONG_TOKEN
+    # Much text of few tokens is looked at whole, and fits.
+    made = payload({"prompt": "a" * 40 + " " * 100_000 + "a"}, context=2000, words=words)
+    assert isinstance(made, Payload) and len(made.input_ids) == 2
+    assert words.longest == 100_041
 
 
 def test_a_context_without_a_limit_on_answers() -> None:
