@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e_support import ROOT, wait_for
+from tests.e2e_support import ROOT, found, wait_for
 from tests.faults.matrix import ENDS_BY_PROMPTS, LEASE_MS, Case, Rig
 from tests.faults.matrix_fixtures import StartCase
 
@@ -67,10 +67,10 @@ def test_a_collector_that_acknowledges_before_it_has_written(start_case: StartCa
     acknowledging = "            self._stream.remove(batch)\n"
     lines = ((acknowledging, "            pass\n"), (writing, "        self._stream.remove(batch)\n" + writing))
     broken = start_case(case, root=build("results/collector.py", *lines))
-    broken.run()
-    # The next collector's seeding finds that Redis has them as done and no file has: they are made again.
-    broken.job.check()
-    assert broken.wasted() > 0 == case.allowed_waste
+    *_, again = broken.fail()
+    # The next collector's seeding finds that Redis has them as done and no file has. They are made again where the
+    # producer has not left by then, which it may have: all was said to be written.
+    assert int(found(r"(\d+) forgotten", again)) > 0
 
 
 def test_leases_that_nobody_takes_back(start_case: StartCase, build: Build) -> None:
