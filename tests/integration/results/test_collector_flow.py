@@ -199,7 +199,7 @@ def test_a_dead_workers_jobs_come_back(rig: Any, caplog: pytest.LogCaptureFixtur
             )
         )  # fmt: skip
         rig.until(lambda: rig.client.llen(keys.rq_queue("A1")) == 2, "the jobs to be back")
-    assert "worker gone" in caplog.text
+        rig.until(lambda: "worker gone" in caplog.text, "it to be said")
 
 
 def test_foreign_lines_count_and_are_never_touched(rig: Any) -> None:
