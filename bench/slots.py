@@ -60,6 +60,8 @@ def looked_at(log: list[Event], slots: int, begin: float, end: float) -> Seen:
             running += 1
             if freed and begin <= event.at <= end:
                 gaps.append(event.at - freed.popleft())
+            if running >= slots:  # none is free any more
+                freed.clear()
         else:
             running -= 1
             if begin <= event.at <= end:

@@ -23,8 +23,9 @@ EnqueueStatus = Literal["ok", "notready", "complete", "exhausted"]
 Arg = str | int | bytes
 
 SEED_BATCH = 500
-ENQUEUE_BATCH = 500
-DROP_BATCH = 1000
+ENQUEUE_BATCH = 300
+RENEW_BATCH = 256
+DROP_BATCH = 500
 RECLAIM_LIMIT = 1000
 
 

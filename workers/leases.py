@@ -87,6 +87,11 @@ class Leases:
         return self.reservations.worth_telling(flight.reserved, reserved)
 
     async def _renew(self, flights: list[Flight]) -> None:
+        """In calls of which none keeps Redis from others for long."""
+        for first in range(0, len(flights), verbs.RENEW_BATCH):
+            await self._renew_some(flights[first : first + verbs.RENEW_BATCH])
+
+    async def _renew_some(self, flights: list[Flight]) -> None:
         renewals = [self._renewal(flight) for flight in flights]
         call = verbs.renew(worker=self._worker, renewals=renewals, lease_ms=self._lease_ms)
         try:
