@@ -13,6 +13,7 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -111,13 +112,22 @@ class AsyncWorker(BaseWorker):
             self._loop.call_soon_threadsafe(self._engine.stop_job, str(payload.get("job_id")))
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
-        """RQ's thread for commands ends on anything but a lost connection; then a worker would be deaf.
-
-        Beside time-outs, redis-py raises a TypeError where its connection was closed under it.
-        """
+        """RQ's thread for commands ends on anything but a lost connection; then a worker would be deaf."""
         if not isinstance(exc, redis.RedisError | OSError):
             log.debug("listening for RQ's commands failed (%s: %s); trying again", type(exc).__name__, exc)
         time.sleep(PUBSUB_PAUSE_S)
+
+    def unsubscribe(self) -> None:
+        """RQ's closes the connection under a thread that has not ended within a second, which then fails loudly.
+
+        The thread closes it itself when it ends; one that Redis keeps waiting ends with the process.
+        """
+        if self.pubsub is None or self.pubsub_thread is None:
+            return
+        self.pubsub_thread.stop()
+        with suppress(redis.RedisError, OSError):
+            self.pubsub.unsubscribe()  # its answer wakes the thread
+        self.pubsub_thread.join(timeout=PUBSUB_PAUSE_S + 1)
 
     def work(
         self,
