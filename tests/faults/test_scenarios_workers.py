@@ -100,7 +100,8 @@ def test_s14_scaled_to_nothing_and_back(scene: Scene) -> None:
             else:
                 scene.parts.pop(name).kill()
         for name in told:
-            assert scene.parts.pop(name).ended() in (0, 3)
+            # Of a crowd, some are told before they have begun to listen.
+            assert scene.parts.pop(name).ended() in (0, 3, -signal.SIGTERM)
         if scene.answered == scene.total:
             break
         for number in range(CROWD):
