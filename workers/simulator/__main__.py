@@ -56,7 +56,9 @@ def _announce(url: str) -> None:
     "--length", "length", multiple=True, type=_Length(), help="Answer lengths of a dataset; * is the default."
 )
 @click.option("--fault", multiple=True, help='A fault as JSON, such as {"mode": "nan", "probability": 0.01}.')
-@click.option("--api-key", help="Key that clients must send.")
+@click.option(
+    "--api-key", help="Key that clients must send; others see it in the list of processes: --config hides it."
+)
 @click.option("--seed", type=int, help="Seed of lengths and answers.")
 @click.option("--log", "log_path", type=click.Path(dir_okay=False), help="JSON Lines file for a log of all requests.")
 @click.option("--config", "document", help="All settings as JSON, or the path of a JSON file; options go on top.")
