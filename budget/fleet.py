@@ -87,15 +87,17 @@ class Board:
         suspects = frozenset(url for url, there in zip(urls, rows[1::2], strict=True) if there)
         return News(wishes=said(wanted), down=down, suspects=suspects)
 
-    async def tell_down(self, url: str, reason: str) -> bool:
-        """A server is at fault. The first to say so sets since when."""
+    async def tell_down(self, url: str, reason: str, *, died: bool = False) -> bool:
+        """A server is at fault. The first to say so sets since when, and counts its death among the run's."""
         try:
             with translated():
                 seconds, micros = await self._client.time()
                 async with self._client.pipeline(transaction=False) as pipe:
                     pipe.hsetnx(keys.server(url), "down_since", seconds * 1000 + micros // 1000)
                     pipe.hset(keys.server(url), "reason", reason)
-                    await pipe.execute()
+                    is_first, _ = await pipe.execute()
+                if is_first and died:
+                    await self._client.hincrby(keys.RUN, "deaths", 1)
         except (RedisAway, RedisRefuses):
             return False
         return True

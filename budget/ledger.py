@@ -18,6 +18,7 @@ from budget import failpoints
 from budget.connections import translated
 from budget.forecast import EDGES
 from budget.protocol import PROTOCOL
+from budget.rules import FEWEST_DEATHS, MOST_DEATHS
 from budget.verbs import Call
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ def source(verb: str) -> str:
     """The Lua text of a verb as it is sent: what Python says once, the shared prelude, the verb's own file."""
     folder = resources.files("budget") / "lua"
     said = f"local PROTOCOL = '{PROTOCOL}'\nlocal EDGES = {{{','.join(map(str, EDGES))}}}\n"
+    said += f"local FEWEST_DEATHS, MOST_DEATHS = {FEWEST_DEATHS}, {MOST_DEATHS}\n"
     return said + (folder / "prelude.lua").read_text() + (folder / f"{verb}.lua").read_text()
 
 

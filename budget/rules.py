@@ -1,7 +1,7 @@
-"""When a dataset is complete, and when it is finished: one function each, used everywhere.
+"""When a dataset is complete, when it is finished, and when a prompt is poison: one function each, used everywhere.
 
-`complete` has a twin in `lua/prelude.lua`, since the scripts must judge inside their atomic step; a
-test holds the two together.
+`complete` and `is_poison` have twins in `lua/prelude.lua`, since the scripts must judge inside their atomic step;
+a test holds them together.
 """
 
 from typing import Literal
@@ -9,6 +9,10 @@ from typing import Literal
 import msgspec
 
 Reason = Literal["budget", "prompts"]
+
+# Dead workers and servers that a prompt is charged with until it is poison: at the fewest, and at the most.
+FEWEST_DEATHS = 4
+MOST_DEATHS = 8
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,3 +60,16 @@ def finished(facts: Facts, total_spent: int = 0, total_cap: int | None = None) -
         and facts.leased == 0
         and facts.waiting == 0
     )
+
+
+def is_poison(deaths: int, others: int) -> bool:
+    """Whether a prompt is what ends the workers and servers that it is sent to.
+
+    Where others die too, for whatever reason, an innocent prompt is soon in flight in four of the dead; so each
+    such death asks for one more of its own. One that ends all that it touches gets there all the same.
+
+    Args:
+        deaths: workers and servers that died with it in flight.
+        others: those that died without it since it became a suspect.
+    """
+    return deaths >= min(MOST_DEATHS, FEWEST_DEATHS + max(0, others))

@@ -232,13 +232,20 @@ def reject(
 Charge = Literal["", "failures", "deaths"]
 
 
-def release(*, lease: Lease, charge: Charge) -> Call[bool]:
-    """Give a job back, charged with nothing, a failed try or a server's death. Answers whether the lease was ours."""
+Released = Literal["lost", "released", "poison"]
+_RELEASED: tuple[Released, ...] = ("lost", "released", "poison")
+
+
+def release(*, lease: Lease, charge: Charge) -> Call[Released]:
+    """Give a job back, charged with nothing, a failed try or a server's death.
+
+    Answers "lost" where the lease was not ours, and "poison" where one death too many has ended it.
+    """
     return Call(
         "release",
-        [*keys.block(lease.dataset), keys.rq_job(lease.job)],
+        [keys.RUN, *keys.block(lease.dataset), keys.rq_job(lease.job)],
         [lease.job, lease.token, charge, int(lease.adopted)],
-        lambda answer: answer == 1,
+        lambda answer: _RELEASED[int(answer)],
     )
 
 
@@ -252,7 +259,7 @@ def reclaim(
     """
     return Call(
         "reclaim",
-        [keys.SEEN] + [key for name in datasets for key in keys.block(name)],
+        [keys.SEEN, keys.RUN] + [key for name in datasets for key in keys.block(name)],
         [lease_ms, len(datasets), RECLAIM_LIMIT, int(thorough), *dead],
         lambda answer: [
             Death(worker=_text(name), requeued=requeued, rejected=rejected) for name, requeued, rejected in answer

@@ -97,9 +97,9 @@ def _answer(dataset: str, job: str, key: bytes, fields: Fields) -> Answer:
 
 
 def _poison(dataset: str, job: str, fields: Fields) -> dict[str, Any]:
-    """The line of a prompt that was in flight in too many workers that died; its job's data say which it was."""
+    """The line of a prompt that too many workers or servers died with; its job's data say which it was."""
     deaths = _number(fields, b"deaths")
-    detail = f"it was in flight in {deaths} workers that died"
+    detail = f"it was in flight in {deaths} workers or servers that died"
     row: Any = None
     own = job
     try:

@@ -273,6 +273,11 @@ class Job:
         self.started.append(running)
         return running
 
+    def start_rq(self, *arguments: str, **environment: str) -> Running:
+        """One of RQ's own commands, at the run's Redis."""
+        command = [sys.executable, "-m", "rq.cli", *arguments, "--url", self.environment["TOKENMILL_REDIS_URL"]]
+        return self.start_command(command, PYTHONPATH=str(ROOT), **environment)
+
     def start_parts(self, *workers: str) -> tuple[Running, Running, Running]:
         """Collector, producer and one `work` with these arguments."""
         return self.start("collect"), self.start("push"), self.start("work", *workers)

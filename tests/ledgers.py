@@ -84,7 +84,7 @@ class Rig:
             )
         )
 
-    def release(self, lease: Lease, charge: verbs.Charge = "") -> bool:
+    def release(self, lease: Lease, charge: verbs.Charge = "") -> verbs.Released:
         return self.run(verbs.release(lease=lease, charge=charge))
 
     def renew(self, *leases: Lease, worker: str = "w1", reserved: int = 10, age: int = 0) -> list[verbs.Held]:
@@ -130,6 +130,10 @@ class Rig:
 
     def reclaim(self, *dead: str) -> list[verbs.Death]:
         return self.run(verbs.reclaim(datasets=self.datasets, lease_ms=LEASE_MS, dead=dead))
+
+    def count_deaths(self, more: int) -> None:
+        """As if so many workers or servers had died elsewhere."""
+        self.connection.hincrby(keys.RUN, "deaths", more)
 
     def listen(self) -> None:
         """As if this Redis had been heard for a long time without a gap."""

@@ -44,11 +44,11 @@ class Breaker:
     async def close(self) -> None:
         await end(*self._tasks.values(), *self._rejoining)
 
-    def open(self, server: Server, reason: str) -> None:
-        """This worker found the server at fault."""
+    def open(self, server: Server, reason: str, *, died: bool = False) -> None:
+        """This worker found the server at fault, or dead."""
         log.warning("server %s is at fault (%s): nothing is sent to it until it answers again", server.url, reason)
         server.go_down(reason)
-        self.try_until_up(server, tell=True)
+        self.try_until_up(server, tell=True, died=died)
 
     def hear_down(self, server: Server, reason: str) -> None:
         """Another worker did."""
@@ -64,18 +64,18 @@ class Breaker:
         self._rejoining.add(task)
         task.add_done_callback(self._rejoining.discard)
 
-    def try_until_up(self, server: Server, *, tell: bool, at_once: bool = False) -> None:
-        """Try it again and again, in the background, while it is wanted."""
+    def try_until_up(self, server: Server, *, tell: bool, at_once: bool = False, died: bool = False) -> None:
+        """Try it again and again, in the background, while it is wanted; `died` is what to tell the others of it."""
         if (old := self._tasks.get(server.url)) is not None:
             old.cancel()
-        self._tasks[server.url] = asyncio.create_task(self._try_until_up(server, tell=tell, at_once=at_once))
+        self._tasks[server.url] = asyncio.create_task(self._try_until_up(server, tell=tell, at_once=at_once, died=died))
 
-    async def _try_until_up(self, server: Server, *, tell: bool, at_once: bool) -> None:
+    async def _try_until_up(self, server: Server, *, tell: bool, at_once: bool, died: bool) -> None:
         wait = 0.0 if at_once else server.left_alone(self._pause_s)
         passed_over = False
         while not server.up and server.wish == "use":
             if tell and self.board is not None:
-                tell = not await self.board.tell_down(server.url, server.reason)
+                tell = not await self.board.tell_down(server.url, server.reason, died=died)
                 server.told = server.told or not tell
             await asyncio.sleep(wait * random.uniform(1.0, 1.5))
             if server.up:

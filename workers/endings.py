@@ -89,7 +89,7 @@ class Endings:
             if outcome.reason == "busy":
                 self._servers.refused(server, outcome.detail)
             else:
-                self._servers.fault(server, outcome.detail)
+                self._servers.fault(server, outcome.detail, died=outcome.broke)
             if outcome.broke:
                 outcome = await self._broken(flight, outcome)
         if not isinstance(outcome, Completion):
@@ -131,7 +131,8 @@ class Endings:
         if settlement.kind == "commit" and not answer[0]:
             self.waste(lease.dataset, generated)
         elif settlement.kind != "commit":
-            log.info("%s %s of %s: %s", settlement.kind, lease.job, lease.dataset, settlement.detail)
+            kind = "reject" if answer == "poison" else settlement.kind
+            log.info("%s %s of %s: %s", kind, lease.job, lease.dataset, settlement.detail)
 
     async def release(self, lease: Lease) -> None:
         """Give a job back, charged with nothing."""

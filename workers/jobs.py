@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from rq import get_current_job
 
-from budget import connections, environment, verbs
+from budget import connections, environment, rules, verbs
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Problem
 from budget.ledger import AsyncLedger
@@ -33,6 +33,7 @@ from workers.rendering import Turns
 from workers.servers import Servers
 from workers.settlement import MAX_FAILURES, settle
 from workers.sglang import Client
+from workers.stubborn import Stubborn
 
 log = logging.getLogger("tokenmill.worker")
 
@@ -143,7 +144,7 @@ async def _settle(
 
     sampling, turns = joined.sampling(prompt.dataset), Turns(joined.config)
 
-    def begin() -> Attempt:
+    def begin() -> Flight:
         attempt = Attempt(
             client=servers.client,
             server=servers.all[0],
@@ -155,13 +156,12 @@ async def _settle(
             turns=turns,
             thinking=joined.facts.thinking,
         )
-        flights[lease.job] = Flight(lease, prompt, attempt, sampling)
-        return attempt
+        flight = flights[lease.job] = Flight(lease, prompt, attempt, sampling)
+        return flight
 
-    attempt = begin()
     renewing = asyncio.create_task(leases.keep_for_ever())
     try:
-        outcome = await _attempt(attempt, begin, lease.failures, joined, servers)
+        outcome = await _outcome(begin, lease.failures, joined, servers, sampling)
         settlement = settle(outcome, lease=lease, payload=prompt, worker=worker, config=joined.config)
         while True:
             try:
@@ -176,18 +176,34 @@ async def _settle(
         await end(renewing)
 
 
-async def _attempt(
-    attempt: Attempt, begin: Callable[[], Attempt], failures: int, joined: Joined, servers: Servers
+async def _outcome(
+    begin: Callable[[], Flight], failures: int, joined: Joined, servers: Servers, sampling: dict[str, Any]
 ) -> "Completion | outcomes.Outcome":
-    """Try until it is accepted, rejected or charged its last failure: RQ would end the job's hash in between."""
-    server = attempt.server
+    """Try until it is accepted, rejected or charged its last failure: RQ would end the job's hash in between.
+
+    So deaths are counted here too. What other servers die of is not known here: as many are allowed as at the most.
+    """
+    server, stubborn, deaths = servers.all[0], Stubborn(), 0
     while True:
-        problem = await servers.check(server, joined.facts, [])
+        # Tried once, it must answer a probe in between: else its fault is not this prompt's.
+        problem = await servers.check(server, joined.facts, [sampling] if server.sent else [])
         if problem is not None:
             log.warning("waiting for server %s (%s)", server.url, problem)
             await asyncio.sleep(POLL_S)
             continue
-        outcome = await attempt.run()
+        server.depart()
+        try:
+            flight = begin()
+            outcome = await flight.attempt.run()
+        finally:
+            server.land()
+        if isinstance(outcome, Completion):
+            return outcome
+        if isinstance(outcome, outcomes.ServerFault) and outcome.broke:
+            deaths += 1
+            if rules.is_poison(deaths, others=rules.MOST_DEATHS):
+                return outcomes.Reject("poison", f"{deaths} servers died with it", outcome.wasted)
+        outcome = stubborn.judged(flight, outcome)
         if isinstance(outcome, outcomes.RunFault):
             raise Problem(f"server {server.url} refuses every request: {outcome.detail}")
         if isinstance(outcome, outcomes.Retry):
@@ -197,4 +213,3 @@ async def _attempt(
         elif not isinstance(outcome, outcomes.ServerFault):
             return outcome
         await asyncio.sleep(joined.config.timing.retry_ms / 1000)
-        attempt = begin()

@@ -98,10 +98,10 @@ class Servers:
         candidates = [server for server in self.all if server.room > 0] or self.up
         return min(candidates, key=lambda server: (server.in_flight + 1) / server.pace, default=None)
 
-    def fault(self, server: Server, reason: str) -> None:
-        """Take a server out of use until a real request succeeds again."""
+    def fault(self, server: Server, reason: str, *, died: bool = False) -> None:
+        """Take a server out of use until a real request succeeds again; `died` if requests were cut off in flight."""
         if server.up:
-            self.breaker.open(server, reason)
+            self.breaker.open(server, reason, died=died)
 
     def refused(self, server: Server, detail: str) -> None:
         """It is full, or says so: fewer requests, and none for a while."""

@@ -10,9 +10,8 @@ from workers import outcomes
 from workers.attempt import Completion
 from workers.contracts import Payload, RejectLine, RunConfig, encode_line, pack_lines
 
-# A prompt is charged at most so many failures, and so many dead workers or servers, before it is rejected.
+# A prompt is charged at most so many failures before it is rejected; of deaths `budget.rules.is_poison` decides.
 MAX_FAILURES = 3
-MAX_DEATHS = 4
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +47,6 @@ def settle(
                 return _reject(lease, payload, reason, f"{detail} ({MAX_FAILURES} times)", wasted)
             return _release(lease, "failures", detail, wasted)
         case outcomes.ServerFault(detail=detail, wasted=wasted, broke=True):
-            if lease.deaths + 1 >= MAX_DEATHS:
-                return _reject(lease, payload, "poison", f"{MAX_DEATHS} workers or servers died with it", wasted)
             return _release(lease, "deaths", detail, wasted)
         case outcomes.ServerFault(detail=detail, wasted=wasted):
             return _release(lease, "", detail, wasted)

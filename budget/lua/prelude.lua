@@ -1,4 +1,5 @@
--- Shared by every verb; the loader puts it (and the bucket edges as EDGES, the version as PROTOCOL) in front of each file.
+-- Shared by every verb; the loader puts it in front of each file, after what Python says once: PROTOCOL, EDGES (of
+-- the buckets), FEWEST_DEATHS and MOST_DEATHS.
 -- Rules: Redis TIME only, integers only, all reads and type checks before the first write, no scan of a queue.
 
 local BLOCK = 13
@@ -197,4 +198,26 @@ local function forget_registries(d, job)
   redis.call('ZREM', d.failed, job)
   redis.call('ZREM', d.canceled, job)
   redis.call('SREM', d.dropped, job)
+end
+
+-- How many workers and servers of this run have died so far. Adding to it comes before any job is charged.
+local function deaths_of(run) return whole(redis.call('HGET', run, 'deaths'), 'field deaths of ' .. run) end
+
+-- budget.rules.is_poison() is its twin for Python.
+local function is_poison(deaths, others) return deaths >= math.min(MOST_DEATHS, FEWEST_DEATHS + math.max(0, others)) end
+
+-- Charge a job with one death of the `all` in this run: { deaths, others } as its hash keeps them, and whether it is
+-- poison. `others` are those that it had no part in until it became a suspect.
+local function one_more_death(deaths, others, all)
+  deaths = deaths + 1
+  if deaths <= 2 then others = all - deaths end
+  return { deaths = deaths, others = others, poison = is_poison(deaths, all - deaths - others) }
+end
+
+-- End a job as poison. Its data say which prompt it was.
+local function end_as_poison(d, job, data, deaths, attempts)
+  redis.call('XADD', d.results, '*', 'kind', 'poison', 'job', job, 'data', data, 'deaths', deaths, 'attempts', attempts)
+  redis.call('HSET', d.done, job, 0)
+  redis.call('HINCRBY', d.hash, 'rejected', 1)
+  redis.call('UNLINK', job_key(job))
 end

@@ -1,10 +1,10 @@
 -- Bring back the jobs of dead workers: those named, and those whose leases have all run out in a Redis that has
 -- been heard for a whole lease. A worker's leases are taken as one, whatever `limit` says of further workers. Its
 -- death is charged to the suspect it held, or to all it held where there was none; the third death sends a job to
--- the back, the fourth rejects it. A lease that ran out a whole lease ago under a worker that lives was never heard
+-- the back, and when it is poison is_poison() says. A lease that ran out a whole lease ago under a worker that lives was never heard
 -- of by it (the answer of a claim got lost): it alone comes back, and nothing is charged. A lease that cannot be read
 -- belongs to nobody: its job comes back too, and what is counted of leases is counted anew; `thorough` looks for such.
--- KEYS: run:seen, a block for each dataset
+-- KEYS: run:seen, run, a block for each dataset
 -- ARGV: lease_ms, datasets, limit, thorough, then the names of workers known to be dead
 -- RETURNS: for each dead worker that held jobs {name, jobs brought back, jobs rejected}; '' is the name of damaged leases
 
@@ -17,7 +17,7 @@ for i = 5, #ARGV do named[ARGV[i]] = true end
 
 local sets = {}
 for i = 1, count do
-  local d = block(2 + (i - 1) * BLOCK)
+  local d = block(3 + (i - 1) * BLOCK)
   sets[i] = d
   check(d)
   found = found or (may_expire and redis.call('ZCOUNT', d.expiry, '-inf', text(now)) > 0)
@@ -59,16 +59,15 @@ for _, d in ipairs(found and sets or {}) do
   d.is_damaged = #d.damaged > 0 or next(ends) or whole(redis.call('HGET', d.hash, 'reserved'), field(d, 'reserved')) ~= d.held
 end
 
-local plan, dead = {}, {}
+local plan, dead, all_deaths = {}, {}, deaths_of(KEYS[2])
 for _, w in ipairs(order) do
   w.dead = named[w.name] or (may_expire and not w.lives)
   if #plan == 0 or #plan + #w.jobs <= limit then
     if w.dead then dead[#dead + 1] = w end
     for _, p in ipairs(w.jobs) do
       if w.dead or (may_expire and p.ends <= now - lease_ms) then
-        local v = job_fields(job_key(p.job), 'data', 'deaths', 'attempt')
-        p.worker, p.data, p.deaths, p.attempt = w, v[1], int(v[2]), int(v[3])
-        if w.dead and (p.lease.suspect == '1' or not w.suspect) then p.deaths = p.deaths + 1 end
+        local v = job_fields(job_key(p.job), 'data', 'deaths', 'attempt', 'others')
+        p.worker, p.data, p.deaths, p.attempt, p.others = w, v[1], int(v[2]), int(v[3]), int(v[4])
         plan[#plan + 1] = p
       end
     end
@@ -76,6 +75,7 @@ for _, w in ipairs(order) do
 end
 
 heard(KEYS[1], now, lease_ms)
+if #dead > 0 then redis.call('HSET', KEYS[2], 'deaths', text(all_deaths + #dead)) end
 -- What a stock worker popped after it had been ended: RQ leaves such an id there, and nobody would be finished.
 for _, d in ipairs(sets) do
   for _, job in ipairs(d.passed) do redis.call('LREM', d.intermediate, 0, job) end
@@ -106,15 +106,15 @@ for _, d in ipairs(found and sets or {}) do
 end
 for _, p in ipairs(plan) do
   free_lease(p.d, p.job, p.lease)
-  if p.data and p.worker.dead and p.deaths >= 4 then
-    redis.call('XADD', p.d.results, '*', 'kind', 'poison', 'job', p.job, 'data', p.data, 'deaths', p.deaths, 'attempts', p.attempt)
-    redis.call('HSET', p.d.done, p.job, 0)
-    redis.call('HINCRBY', p.d.hash, 'rejected', 1)
-    redis.call('UNLINK', job_key(p.job))
+  local is_charged = p.worker.dead and (p.lease.suspect == '1' or not p.worker.suspect)
+  local death = is_charged and one_more_death(p.deaths, p.others, all_deaths + #dead)
+  if p.data and death and death.poison then
+    end_as_poison(p.d, p.job, p.data, death.deaths, p.attempt)
     p.worker.rejected = p.worker.rejected + 1
   elseif p.data then
-    redis.call('HSET', job_key(p.job), 'status', 'queued', 'deaths', text(p.deaths))
-    redis.call(p.deaths >= 3 and 'RPUSH' or 'LPUSH', p.d.queue, p.job)
+    if death then redis.call('HSET', job_key(p.job), 'deaths', text(death.deaths), 'others', text(death.others)) end
+    redis.call('HSET', job_key(p.job), 'status', 'queued')
+    redis.call((death or p).deaths >= 3 and 'RPUSH' or 'LPUSH', p.d.queue, p.job)
     p.worker.back = p.worker.back + 1
   end
 end

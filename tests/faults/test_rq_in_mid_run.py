@@ -1,7 +1,6 @@
 """A person with RQ's own tools in the middle of a run: whatever they do, every prompt is answered, once."""
 
 import signal
-import sys
 from typing import Any
 
 from rq import Queue
@@ -10,7 +9,7 @@ from rq.job import Job as RqJob
 from rq.registry import CanceledJobRegistry, FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 
-from tests.e2e_support import HELD_TOKENS, ROOT, Job, RedisServer, Running, prompts, wait_for
+from tests.e2e_support import HELD_TOKENS, Job, RedisServer, prompts, wait_for
 from tests.job_fixtures import StartSimulator
 
 COUNT, SLOTS = 24, 4
@@ -18,14 +17,9 @@ BUDGET = 16 * HELD_TOKENS
 
 
 def rq(job: Job, *arguments: str) -> str:
-    running = start_rq(job, *arguments)
+    running = job.start_rq(*arguments)
     assert running.ended() == 0, running.text
     return running.text
-
-
-def start_rq(job: Job, *arguments: str, **environment: str) -> Running:
-    command = [sys.executable, "-m", "rq.cli", *arguments, "--url", job.environment["TOKENMILL_REDIS_URL"]]
-    return job.start_command(command, PYTHONPATH=str(ROOT), **environment)
 
 
 def queued(redis_server: RedisServer, dataset: str) -> list[str]:
@@ -94,7 +88,7 @@ def test_a_person_with_rqs_tools(job: Job, redis_server: RedisServer, start_simu
     all_slots(redis_server, job)
 
     # A stock worker beside, which cleans the registries as it starts and then takes part.
-    stock = start_rq(job, "worker", "-S", "json", "-w", "rq.worker.SimpleWorker", "B2", TOKENMILL_SERVERS=simulator.url)
+    stock = job.start_rq("worker", "-S", "json", "-w", "rq.worker.SimpleWorker", "B2", TOKENMILL_SERVERS=simulator.url)
     wait_for("the stock worker to hold a job", lambda: redis_server.holders(*job.names).total() == SLOTS + 1)
     simulator.let_go()
     job.finish(*parts)

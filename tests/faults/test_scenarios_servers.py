@@ -35,6 +35,7 @@ def test_s3_killed_at_a_quarter_a_half_and_three_quarters(scene: Scene) -> None:
         scene.recovered()
     scene.ends("S3 SGLang killed -9, away, then loading", most_again=3 * IN_FLIGHT)
     assert not any(scene.job.rejected(name) for name in NAMES), "no prompt pays for a server's death"
+    assert int(scene.redis.client.hget("run", "deaths")) == 3, "two workers saw each of them"
 
 
 def test_s3_a_server_that_is_away_is_asked_seldom(scene: Scene, wire: Wire) -> None:

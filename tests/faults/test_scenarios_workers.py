@@ -6,8 +6,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from tests.e2e_support import wait_for
-from tests.faults.scenes import SHORT_LEASE_S, SLOTS, TOKENS, Scene
+from tests.e2e_support import Job, RedisServer, wait_for
+from tests.faults.scenes import COUNT, SHORT_LEASE_S, SLOTS, TOKENS, MortalSimulator, Scene
 from tests.tcp_proxy import TcpProxy
 
 Wire = Callable[[str], TcpProxy]
@@ -87,9 +87,13 @@ def test_s9_a_collector_that_reads_everything_again(scene: Scene) -> None:
     scene.ends("S9 collector killed -9", most_again=0)
 
 
-def test_s14_scaled_to_nothing_and_back(scene: Scene) -> None:
+def test_s14_scaled_to_nothing_and_back(
+    job: Job, redis_server: RedisServer, mortal: Callable[..., MortalSimulator]
+) -> None:
     """All workers go, half of them told to leave, half killed, and as many come; three times."""
     draw = random.Random(14)
+    # A crowd by hand has as much to do as its slots hold, or most of it would be killed idle.
+    scene = Scene(job, redis_server, mortal(), count=max(COUNT, SLOTS * CROWD // 2))
     scene.start(workers=CROWD)
     for step in range(3):
         workers = [name for name in scene.parts if name.startswith("w")]

@@ -29,6 +29,14 @@ class Hash:
     attempt: int = 0
     failures: int = 0
     deaths: int = 0
+    others: int = 0
+
+    def die(self, all_deaths: int) -> bool:
+        """One death more, of all that there were. Whether it is poison."""
+        self.deaths += 1
+        if self.deaths <= 2:
+            self.others = all_deaths - self.deaths
+        return rules.is_poison(self.deaths, all_deaths - self.deaths - self.others)
 
 
 @dataclass
@@ -59,6 +67,7 @@ class Model:
         self.books = {name: Book() for name in datasets}
         self.admission = admission
         self.total_cap = total_cap
+        self.deaths = 0
 
     @property
     def total_spent(self) -> int:
@@ -110,7 +119,7 @@ class Model:
             if before is not None and before.status == "queued" and not (everything and idle):
                 continue
             kept = before or Hash()
-            book.hashes[job] = Hash("queued", kept.attempt, kept.failures, kept.deaths)
+            book.hashes[job] = Hash("queued", kept.attempt, kept.failures, kept.deaths, kept.others)
             book.dropped.discard(job)
             book.queue.append(job)
             added += 1
@@ -223,19 +232,26 @@ class Model:
         self._end(lease, 0)
         return "rejected"
 
-    def release(self, lease: Lease, charge: Charge) -> bool:
+    def release(self, lease: Lease, charge: Charge) -> str:
         book = self.books[lease.dataset]
         held = book.leases.get(lease.job)
         if held is None or held.token != lease.token:
-            return False
+            return "lost"
         del book.leases[lease.job]
         job = book.hashes.get(lease.job)
         if job is not None and not lease.adopted:
+            if charge == "deaths" and job.die(self.deaths):
+                self._poison(book, lease.job)
+                return "poison"
             job.status = "queued"
             job.failures += charge == "failures"
-            job.deaths += charge == "deaths"
             book.queue.append(lease.job)
-        return True
+        return "released"
+
+    def _poison(self, book: Book, job: str) -> None:
+        book.done[job] = 0
+        del book.hashes[job]
+        book.results += 1
 
     def reclaim(self, named: Sequence[str]) -> dict[str, tuple[int, int]]:
         held: dict[str, list[tuple[Book, str, Held]]] = {}
@@ -243,9 +259,13 @@ class Model:
             for job, lease in book.leases.items():
                 held.setdefault(lease.worker, []).append((book, job, lease))
         answer: dict[str, tuple[int, int]] = {}
-        for worker, jobs in held.items():
-            if worker not in named and not all(lease.expired for _, _, lease in jobs):
-                continue
+        dead = {
+            worker: jobs
+            for worker, jobs in held.items()
+            if worker in named or all(lease.expired for _, _, lease in jobs)
+        }
+        self.deaths += len(dead)
+        for worker, jobs in dead.items():
             guilty = any(lease.suspect for _, _, lease in jobs)
             back = rejected = 0
             for book, job, lease in jobs:
@@ -253,11 +273,8 @@ class Model:
                 its = book.hashes.get(job)
                 if its is None:
                     continue
-                its.deaths += lease.suspect or not guilty
-                if its.deaths >= 4:
-                    book.done[job] = 0
-                    del book.hashes[job]
-                    book.results += 1
+                if (lease.suspect or not guilty) and its.die(self.deaths):
+                    self._poison(book, job)
                     rejected += 1
                 else:
                     its.status = "queued"

@@ -147,9 +147,15 @@ class LedgerMachine(RuleBasedStateMachine):
         _, lease = self.flight(data)
         released = self.model.release(lease, charge)
         assert self.rig.release(lease, charge) == released
-        assert not self.rig.release(lease, charge)
-        if released:
+        assert self.rig.release(lease, charge) == "lost"
+        if released != "lost":
             self.end_by_rq(lease)
+
+    @rule()
+    def a_server_dies(self) -> None:
+        """A worker has told the others of it."""
+        self.rig.count_deaths(1)
+        self.model.deaths += 1
 
     @rule(worker=workers)
     def leases_run_out(self, worker: str) -> None:
@@ -282,8 +288,8 @@ class LedgerMachine(RuleBasedStateMachine):
             for job, its in book.hashes.items():
                 found = self.rig.hash(job)
                 assert found["status"] == its.status
-                counters = (int(found["attempt"]), int(found["failures"]), int(found["deaths"]))
-                assert counters == (its.attempt, its.failures, its.deaths)
+                counters = (found["attempt"], found["failures"], found["deaths"], found.get("others", "0"))
+                assert [int(one) for one in counters] == [its.attempt, its.failures, its.deaths, its.others]
             assert len(self.client.keys(f"rq:job:{name}-*")) == len(book.hashes)
 
     @invariant()

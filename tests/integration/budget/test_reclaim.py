@@ -1,6 +1,6 @@
 """What becomes of a dead worker's jobs: all of them come back, and only the guilty are charged."""
 
-from budget import keys, verbs
+from budget import keys, rules, verbs
 from budget.ledger import Ledger
 from budget.sweep import sweep
 from tests.ledgers import LEASE_MS, Rig
@@ -80,6 +80,53 @@ def test_the_third_death_goes_to_the_back_and_the_fourth_is_the_end(rig: Rig) ->
     entry = rig.connection.xrange(keys.results("A"))[-1][1]
     assert entry == {b"kind": b"poison", b"job": b"A-0", b"data": b"data of A-0", b"deaths": b"4", b"attempts": b"4"}
     assert rig.hash("A-0") == {}
+    rig.check()
+
+
+def test_where_others_die_too_four_deaths_prove_nothing(rig: Rig) -> None:
+    """Each death that it had no part in asks for one more of its own; eight are enough whatever the others."""
+    fill(rig, "A", 1)
+    for count in range(1, rules.MOST_DEATHS + 1):
+        rig.claim("w1", 1)
+        (death,) = rig.reclaim("w1")
+        assert death.rejected == (count == rules.MOST_DEATHS), f"at its death {count}"
+        rig.count_deaths(3)
+    rig.check()
+
+
+def test_those_that_died_before_it_was_a_suspect_do_not_matter(rig: Rig) -> None:
+    fill(rig, "A", 1)
+    rig.count_deaths(50)
+    for _ in range(2):
+        rig.claim("w1", 1)
+        rig.reclaim("w1")
+        rig.count_deaths(50)
+    rig.connection.hincrby(keys.RUN, "deaths", -50)
+    lost = [rig.reclaim("w1")[0].rejected for _ in range(2) if rig.claim("w1", 1)]
+    assert lost == [0, 1]
+
+
+def test_of_a_crowd_killed_at_once_nobody_held_the_poison(rig: Rig) -> None:
+    """Half of 64 workers are killed three times, and their jobs are in flight again at once."""
+    fill(rig, "A", 64)
+    for _ in range(3):
+        crowd = [f"w{number}" for number in range(32)]
+        for worker in crowd:
+            rig.claim(worker, 2)
+        swept = [death for start in range(0, 32, 8) for death in rig.reclaim(*crowd[start : start + 8])]
+        assert not any(death.rejected for death in swept)
+    rig.check()
+
+
+def test_a_server_that_died_is_charged_by_the_same_rule(rig: Rig) -> None:
+    fill(rig, "A", 1)
+    answers: list[str] = []
+    while rig.queue("A"):
+        lease = rig.lease()
+        rig.count_deaths(1 if len(answers) != 2 else 3)  # its own server's, and once two more beside
+        answers.append(rig.release(lease, "deaths"))
+    assert answers == ["released"] * 5 + ["poison"]
+    assert rig.connection.xrange(keys.results("A"))[-1][1][b"deaths"] == b"6"
     rig.check()
 
 

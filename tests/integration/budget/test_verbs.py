@@ -257,7 +257,7 @@ class TestCommit:
         rig.enqueue("A", "A-1", "A-2")
         rig.commit(rig.lease(reserve=0), 5)
         rig.check()
-        assert rig.release(rig.lease(reserve=0))
+        assert rig.release(rig.lease(reserve=0)) == "released"
         rig.check()
 
     def test_counters_beyond_what_a_float_can_hold_are_exact(self, rig: Rig) -> None:
@@ -323,12 +323,12 @@ class TestRelease:
     def test_gives_back_to_the_end_with_what_is_charged(self, rig: Rig) -> None:
         rig.enqueue("A", "A-1", "A-2")
         lease = rig.lease()
-        assert rig.release(lease, "failures")
+        assert rig.release(lease, "failures") == "released"
         assert rig.queue("A") == ["A-2", "A-1"]
         assert rig.hash("A-1")["failures"] == "1"
         assert rig.hash("A-1")["status"] == "queued"
         before = dump(rig.connection)
-        assert not rig.release(lease, "failures")
+        assert rig.release(lease, "failures") == "lost"
         assert dump(rig.connection) == before
         rig.check()
 
@@ -336,14 +336,14 @@ class TestRelease:
         rig.enqueue("A", "A-1")
         lease = rig.lease()
         before = dump(rig.connection)
-        assert not rig.release(other(lease), "deaths")
+        assert rig.release(other(lease), "deaths") == "lost"
         assert dump(rig.connection) == before
 
     def test_a_hollow_hash_is_not_written_to_nor_queued(self, rig: Rig) -> None:
         rig.enqueue("A", "A-1")
         lease = rig.lease()
         rig.connection.delete(keys.rq_job("A-1"))
-        assert rig.release(lease, "failures")
+        assert rig.release(lease, "failures") == "released"
         assert (rig.hash("A-1"), rig.queue("A")) == ({}, [])
         rig.check()
         assert rig.enqueue("A", "A-1").added == 1
@@ -356,7 +356,7 @@ class TestRelease:
             dataset="A", job="A-1", token="stock-1", data=b"", attempt=1, failures=0, deaths=0, adopted=True
         )
         before = rig.hash("A-1")
-        assert rig.release(adopted, "failures")
+        assert rig.release(adopted, "failures") == "released"
         assert (rig.hash("A-1"), rig.queue("A")) == (before, [])
 
 
@@ -460,7 +460,7 @@ class TestSeed:
         assert not rig.connection.exists(keys.dropped("A"))
         assert rig.commit(lease, 5) == (False, 11)
         assert rig.renew(lease) == ["done"]
-        assert not rig.release(lease)
+        assert rig.release(lease) == "lost"
 
     def test_forget_takes_back(self, rig: Rig) -> None:
         rig.seed("A", ("A-1", 5), ("A-2", 0), ("A-3", 7))
