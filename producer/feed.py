@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 import zstandard
@@ -23,12 +24,15 @@ from producer.known import Strangers
 from producer.one_pass import READ_BATCH, Pass, Waiting
 from producer.prompt_set import Library, PromptSet
 from producer.queued import FIRST_BATCH, Marks, now, to_line, to_queued
+from producer.sending import Sending
 from workers.contracts import RunConfig
 
 log = logging.getLogger("tokenmill.producer")
 
 # Rendering stops after this long and what is there is queued: the other datasets and a stop wait no longer.
 SLICE_S = 0.2
+# So many batches a step: one is built while Redis takes in the one before.
+BATCHES = 8
 # Between passes that queue nothing.
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.1, 2.0
 
@@ -156,14 +160,32 @@ class Feed:
         return Pass(self.name, rows, everything=_is_idle(state), strangers=strangers)
 
     def _advance(self, prompts: PromptSet, p: Pass, room: int) -> Step:
+        """Some batches; while Redis takes in one, the next is built."""
         waiting = p.look(self._ledger.connection)
         if waiting is None:
             return self._end(prompts, p)
-        return self._queue(prompts, p, waiting[: max(1, min(self._batch, room))]) if waiting else Step.WORKED
-
-    def _queue(self, prompts: PromptSet, p: Pass, batch: list[Waiting]) -> Step:
+        if not waiting:
+            return Step.WORKED
         self._before_building()
         until = time.monotonic() + SLICE_S
+        with Sending(partial(self._enqueue, inputs=prompts.count, everything=p.everything), p.took) as sending:
+            for _ in range(BATCHES if self._batch > FIRST_BATCH else 1):  # then it is the other datasets' turn
+                size = max(1, min(self._batch, room))
+                at = sending.under_way
+                jobs, taken = self._built(prompts, p, waiting[at : at + size], until)
+                # Asked before this batch is sent, behind which Redis would answer it.
+                if len(waiting) <= at + taken:
+                    p.look_further(self._ledger.connection)
+                status = sending.send(jobs, taken)
+                self._batch = min(READ_BATCH, self._batch * 4)
+                room -= size
+                if status != "ok" or room <= 0 or len(waiting) <= sending.under_way or time.monotonic() >= until:
+                    break
+            status = sending.end()
+        return Step.NOT_READY if status == "notready" else Step.WORKED
+
+    def _built(self, prompts: PromptSet, p: Pass, batch: list[Waiting], until: float) -> tuple[list[verbs.Queued], int]:
+        """The jobs of a batch, and how many of its rows that are: as far as the time allows."""
         jobs: list[verbs.Queued] = []
         taken = 0
         for job, own, row in batch:
@@ -177,18 +199,7 @@ class Feed:
                 jobs.append(built)
             if time.monotonic() >= until:
                 break
-        if jobs:
-            answer = self._enqueue(jobs, inputs=prompts.count, everything=p.everything)
-            if answer.status == "notready":
-                return Step.NOT_READY
-            if answer.status == "complete":
-                return Step.WORKED
-            p.queued += answer.added
-        if failpoints.ACTIVE:
-            failpoints.hit("between_batches")
-        p.took(taken)
-        self._batch = min(READ_BATCH, self._batch * 4)
-        return Step.WORKED
+        return jobs, taken
 
     def _build(self, prompts: PromptSet, job: str, own: str, row: Any) -> verbs.Queued | Defect:
         try:

@@ -62,15 +62,21 @@ class Pass:
 
     def look(self, connection: "redis.Redis") -> list[Waiting] | None:
         """What must be queued next, as far as was read: [] where Redis knows all of it; None at the end."""
-        if not self._open and not self._read and not self.read():
+        if not self._open and not self.look_further(connection):
             return None
-        if self._read:
-            jobs = [waiting.job for waiting in self._read]
-            wanted = missing(connection, self._dataset, jobs, everything=self.everything)
-            self._open += [waiting for waiting, want in zip(self._read, wanted, strict=True) if want]
-            self._read = []
         return self._open
 
-    def took(self, count: int) -> None:
-        """Redis has the first `count` of what `look` gave."""
+    def look_further(self, connection: "redis.Redis") -> bool:
+        """Read on, and add what Redis does not know to what `look` gave; False where there are no more rows."""
+        if not self._read and not self.read():
+            return False
+        jobs = [waiting.job for waiting in self._read]
+        wanted = missing(connection, self._dataset, jobs, everything=self.everything)
+        self._open += [waiting for waiting, want in zip(self._read, wanted, strict=True) if want]
+        self._read = []
+        return True
+
+    def took(self, count: int, added: int) -> None:
+        """Redis has the first `count` of what `look` gave, and did not know `added` of them."""
         del self._open[:count]
+        self.queued += added

@@ -44,7 +44,7 @@ class Direct:
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         marks = list(tokenizer.special_tokens_map.values())
         texts = [*_TEXTS, *(f"{mark}a {mark}\n{mark}" for mark in marks if isinstance(mark, str))]
-        self._encodes = self._backend is not None and all(
+        self._encodes = hasattr(self._backend, "encode_batch_fast") and all(
             self._ids(text) == list(tokenizer.encode(text, add_special_tokens=False)) for text in texts
         )
         self._renders = compiled is not None and all(
@@ -77,7 +77,9 @@ class Direct:
         )
 
     def _ids(self, text: str) -> list[int]:
-        return cast("list[int]", self._backend.encode(text, add_special_tokens=False).ids)
+        # A batch of one, because only for batches does the library leave out where in the text each token
+        # stands: a quarter less.
+        return cast("list[int]", self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def for_template(message: Message) -> Message:
