@@ -66,10 +66,11 @@ def is_poison(deaths: int, others: int) -> bool:
     """Whether a prompt is what ends the workers and servers that it is sent to.
 
     Where others die too, for whatever reason, an innocent prompt is soon in flight in four of the dead; so each
-    such death asks for one more of its own. One that ends all that it touches gets there all the same.
+    such death but the first, which may be a coincidence, asks for one more of its own. One that ends all that it
+    touches gets there all the same.
 
     Args:
         deaths: workers and servers that died with it in flight.
         others: those that died without it since it became a suspect.
     """
-    return deaths >= min(MOST_DEATHS, FEWEST_DEATHS + max(0, others))
+    return deaths >= min(MOST_DEATHS, FEWEST_DEATHS + max(0, others - 1))

@@ -188,6 +188,18 @@ def changed(dataset: str, found: list[str]) -> Changed:
     )
 
 
+# Of this Redis alone: since when this collector runs, and how many workers and servers have died.
+PASSING_FIELDS = ("began", "deaths")
+
+
+def note_beginning(connection: "redis.Redis") -> None:
+    """A collector begins (ms, Redis' clock): a worker that took no job since then went down before it, or with it."""
+    client: Any = connection
+    with translated():
+        seconds, micros = client.time()
+        client.hset(keys.RUN, "began", seconds * 1000 + micros // 1000)
+
+
 # The fact that the run's answers come from the simulated server, which `run` has started for it.
 SIMULATED = "simulated"
 

@@ -16,11 +16,13 @@ from budget.protocol import PROTOCOL
 from results.folder import Cap, FolderState, OutputFolder, Prompts
 from workers.contracts import RunConfig, fingerprint
 
-# What the collector itself writes; the other fields are facts.
 # Of each dataset: cap, the file's cap, prompts, whether they are exhausted.
 Budgets = list[tuple[bytes | None, bytes | None, bytes | None, bytes | None]]
 
-_OWN_FIELDS = frozenset({"config", "name", "output_id", "protocol", "release", "max_tokens_total"})
+# What the collector itself writes, and what lasts no longer than a Redis; the other fields are facts.
+_OWN_FIELDS = frozenset(
+    {"config", "name", "output_id", "protocol", "release", "max_tokens_total", *runbook.PASSING_FIELDS}
+)
 
 
 class Entry:
@@ -55,6 +57,8 @@ class Entry:
             max_tokens_total=self._config.max_tokens_total,
             max_samples={dataset.name: dataset.max_samples for dataset in self._config.datasets},
         )
+        if start:
+            runbook.note_beginning(self._connection)
         known = {name: (held.cap, held.file) for name, held in self._state.caps.items()}
         runbook.restore_caps(self._connection, known)
         caps = {dataset.name: dataset.max_tokens for dataset in self._config.datasets}

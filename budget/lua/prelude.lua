@@ -204,7 +204,7 @@ end
 local function deaths_of(run) return whole(redis.call('HGET', run, 'deaths'), 'field deaths of ' .. run) end
 
 -- budget.rules.is_poison() is its twin for Python.
-local function is_poison(deaths, others) return deaths >= math.min(MOST_DEATHS, FEWEST_DEATHS + math.max(0, others)) end
+local function is_poison(deaths, others) return deaths >= math.min(MOST_DEATHS, FEWEST_DEATHS + math.max(0, others - 1)) end
 
 -- Charge a job with one death of the `all` in this run: { deaths, others } as its hash keeps them, and whether it is
 -- poison. `others` are those that it had no part in until it became a suspect.

@@ -1,7 +1,8 @@
 -- Bring back the jobs of dead workers: those named, and those whose leases have all run out in a Redis that has
 -- been heard for a whole lease. A worker's leases are taken as one, whatever `limit` says of further workers. Its
 -- death is charged to the suspect it held, or to all it held where there was none; the third death sends a job to
--- the back, and when it is poison is_poison() says. A lease that ran out a whole lease ago under a worker that lives was never heard
+-- the back, and when it is poison is_poison() says. Where it had taken no job since the collector began, the run went
+-- down as a whole, and nobody is charged. A lease that ran out a whole lease ago under a worker that lives was never heard
 -- of by it (the answer of a claim got lost): it alone comes back, and nothing is charged. A lease that cannot be read
 -- belongs to nobody: its job comes back too, and what is counted of leases is counted anew; `thorough` looks for such.
 -- KEYS: run:seen, run, a block for each dataset
@@ -12,6 +13,7 @@ local lease_ms, count, limit = int(ARGV[1]), int(ARGV[2]), int(ARGV[3])
 local now = now_ms()
 local seen = redis.call('GET', KEYS[1])
 local may_expire = seen and now - int(seen) >= lease_ms
+local began = whole(redis.call('HGET', KEYS[2], 'began'), 'field began of ' .. KEYS[2])
 local named, found = {}, ARGV[4] == '1' or #ARGV > 4
 for i = 5, #ARGV do named[ARGV[i]] = true end
 
@@ -51,6 +53,7 @@ for _, d in ipairs(found and sets or {}) do
       local job = { d = d, job = all[at], lease = lease, ends = ends[all[at]] or 0 }
       w.jobs[#w.jobs + 1] = job
       w.suspect = w.suspect or lease.suspect == '1'
+      w.is_of_this_start = w.is_of_this_start or lease.start >= began
       w.lives = w.lives or job.ends > now
     end
     ends[all[at]] = nil
@@ -64,6 +67,7 @@ for _, w in ipairs(order) do
   w.dead = named[w.name] or (may_expire and not w.lives)
   if #plan == 0 or #plan + #w.jobs <= limit then
     if w.dead then dead[#dead + 1] = w end
+    if w.dead and w.is_of_this_start then all_deaths = all_deaths + 1 end
     for _, p in ipairs(w.jobs) do
       if w.dead or (may_expire and p.ends <= now - lease_ms) then
         local v = job_fields(job_key(p.job), 'data', 'deaths', 'attempt', 'others')
@@ -75,7 +79,7 @@ for _, w in ipairs(order) do
 end
 
 heard(KEYS[1], now, lease_ms)
-if #dead > 0 then redis.call('HSET', KEYS[2], 'deaths', text(all_deaths + #dead)) end
+if #dead > 0 then redis.call('HSET', KEYS[2], 'deaths', text(all_deaths)) end
 -- What a stock worker popped after it had been ended: RQ leaves such an id there, and nobody would be finished.
 for _, d in ipairs(sets) do
   for _, job in ipairs(d.passed) do redis.call('LREM', d.intermediate, 0, job) end
@@ -106,8 +110,8 @@ for _, d in ipairs(found and sets or {}) do
 end
 for _, p in ipairs(plan) do
   free_lease(p.d, p.job, p.lease)
-  local is_charged = p.worker.dead and (p.lease.suspect == '1' or not p.worker.suspect)
-  local death = is_charged and one_more_death(p.deaths, p.others, all_deaths + #dead)
+  local is_charged = p.worker.dead and p.worker.is_of_this_start and (p.lease.suspect == '1' or not p.worker.suspect)
+  local death = is_charged and one_more_death(p.deaths, p.others, all_deaths)
   if p.data and death and death.poison then
     end_as_poison(p.d, p.job, p.data, death.deaths, p.attempt)
     p.worker.rejected = p.worker.rejected + 1

@@ -115,3 +115,21 @@ def test_s14_scaled_to_nothing_and_back(
     scene.ends(f"S14 {CROWD} workers to none and back", most_again=3 * CROWD * IN_FLIGHT)
     assert len(listed) <= 2 * CROWD, "the dead are taken off RQ's list"
     wait_for("no ghost", lambda: not scene.redis.client.smembers("rq:workers"))
+
+
+def test_everything_killed_at_once_charges_no_prompt(scene: Scene) -> None:
+    """As in a reboot, three times: otherwise all that was in flight would be suspect, and sent one at a time."""
+    scene.start()
+    for _ in range(3):
+        wait_for("requests in flight", lambda: scene.in_flight >= SLOTS)
+        for name in list(scene.parts):
+            scene.parts.pop(name).kill()
+        for name in ("collect", "push"):
+            scene.parts[name] = scene.job.start(name)
+        wait_for("all to be back", lambda: scene.in_flight == 0)
+        charged = [key for key in scene.redis.client.keys("rq:job:*") if scene.redis.client.hget(key, "deaths") != b"0"]
+        assert not charged and int(scene.redis.client.hget("run", "deaths") or 0) == 0
+        for name in ("again", "again-2"):
+            scene.work(name)
+        scene.recovered()
+    scene.ends("S1 everything killed -9", most_again=3 * 2 * IN_FLIGHT)

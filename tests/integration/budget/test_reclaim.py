@@ -1,9 +1,10 @@
 """What becomes of a dead worker's jobs: all of them come back, and only the guilty are charged."""
 
-from budget import keys, rules, verbs
+from budget import keys, rules, runbook, verbs
 from budget.ledger import Ledger
 from budget.sweep import sweep
 from tests.ledgers import LEASE_MS, Rig
+from tests.support import wait_until
 
 
 def fill(rig: Rig, dataset: str, count: int) -> list[str]:
@@ -84,7 +85,7 @@ def test_the_third_death_goes_to_the_back_and_the_fourth_is_the_end(rig: Rig) ->
 
 
 def test_where_others_die_too_four_deaths_prove_nothing(rig: Rig) -> None:
-    """Each death that it had no part in asks for one more of its own; eight are enough whatever the others."""
+    """Each death but one that it had no part in asks for one more of its own; eight are enough whatever the others."""
     fill(rig, "A", 1)
     for count in range(1, rules.MOST_DEATHS + 1):
         rig.claim("w1", 1)
@@ -106,6 +107,30 @@ def test_those_that_died_before_it_was_a_suspect_do_not_matter(rig: Rig) -> None
     assert lost == [0, 1]
 
 
+def test_a_run_that_went_down_as_a_whole_charges_nobody(rig: Rig) -> None:
+    """A reboot kills workers and collector: whoever took no job since the collector began died with the last one."""
+    jobs = fill(rig, "A", 3)
+
+    def begin() -> None:
+        """In another millisecond than what was claimed before."""
+        before = rig.connection.time()
+        wait_until(lambda: rig.connection.time() > (before[0], before[1] + 1000))
+        runbook.note_beginning(rig.connection)
+
+    for _ in range(9):
+        rig.claim("w1", 3)
+        begin()
+        assert rig.reclaim("w1") == [verbs.Death(worker="w1", requeued=3, rejected=0)]
+    assert {deaths(rig, job) for job in jobs} == {"0"}
+    rig.claim("w1", 2)
+    begin()
+    rig.claim("w1", 1)
+    rig.reclaim("w1")
+    assert {deaths(rig, job) for job in jobs} == {"1"}, "it lived when the collector began"
+    assert rig.connection.hget(keys.RUN, "deaths") == b"1"
+    rig.check()
+
+
 def test_of_a_crowd_killed_at_once_nobody_held_the_poison(rig: Rig) -> None:
     """Half of 64 workers are killed three times, and their jobs are in flight again at once."""
     fill(rig, "A", 64)
@@ -123,7 +148,7 @@ def test_a_server_that_died_is_charged_by_the_same_rule(rig: Rig) -> None:
     answers: list[str] = []
     while rig.queue("A"):
         lease = rig.lease()
-        rig.count_deaths(1 if len(answers) != 2 else 3)  # its own server's, and once two more beside
+        rig.count_deaths(1 if len(answers) != 2 else 4)  # its own server's, and once three more beside
         answers.append(rig.release(lease, "deaths"))
     assert answers == ["released"] * 5 + ["poison"]
     assert rig.connection.xrange(keys.results("A"))[-1][1][b"deaths"] == b"6"
