@@ -6,7 +6,8 @@ Three figures, each of processes of their own against a Redis of its own:
   packed as RQ's jobs, queued by the ledger). Told are the prompts per second of wall time, and per second of
   CPU of the producer's process with Redis' beside it. What was queued is taken out as a worker would, outside
   of what is timed; some of it is read by RQ's own `Job.fetch` first.
-- `tokenmill push` is started, until Redis shows the first job in the queue;
+- `tokenmill push` is started, until Redis shows the first job in the queue, or, where all rows but a hundred
+  were answered before, those hundred;
 - the same steps over ever more rows: the process' peak memory.
 
     python bench/push.py [--rows 50000] [--large 200000] [--repeats 3] [--json FILE]
@@ -40,7 +41,7 @@ from producer.feed import Feed
 from producer.files import PromptSource
 from producer.prompt_set import FilePrompts
 from tokenmill import runfile
-from workers.contracts import JOB_FUNCTION, DatasetConfig, RunConfig, fingerprint
+from workers.contracts import JOB_FUNCTION, DatasetConfig, RunConfig, fingerprint, job_id
 
 TOKENIZER = Path(__file__).parents[1] / "examples" / "tokenizer"
 IDS = 300
@@ -48,6 +49,7 @@ VOCABULARY = 151_936
 GOAL_RATE = 20_000
 GOAL_FIRST_S = 2.0
 FIRST_ROWS = (1_000, 10_000, 100_000)
+RESUMED_ROWS, LEFT, GOAL_RESUME_S = 88_000, 100, 10.0
 # As many as the producer would hold ready for 16 servers of 256 slots.
 SLOTS = 16 * 256
 LOOK_AT = 20
@@ -192,8 +194,12 @@ def feeding(folder: Path, rows: int, ids: int = IDS) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def first_job(folder: Path, rows: int) -> dict[str, float]:
-    """From the start of `tokenmill push` to the first job in its queue: seconds, and those of its CPU."""
+def first_job(folder: Path, rows: int, left: int = 0) -> dict[str, float]:
+    """From the start of `tokenmill push` to the first job in its queue: seconds, and those of its CPU.
+
+    Args:
+        left: so many rows have no answer yet, and the time is that until all of these are queued.
+    """
     path = folder / f"{rows}.jsonl"
     if not path.exists():
         generate(path, rows, IDS, vocabulary=1000)
@@ -207,9 +213,12 @@ def first_job(folder: Path, rows: int) -> dict[str, float]:
     with _rig.a_redis() as (connection, url):
         client: Any = connection
         a_run(connection, runfile.load(run).config)
+        answered = [job_id("D0", f"row-{number}") for number in range(left, rows)] if left else []
+        for at in range(0, len(answered), 1000):
+            client.hset(keys.done("D0"), mapping=dict.fromkeys(answered[at : at + 1000], 1))
         began = time.perf_counter()
         with _rig.a_process("-m", "tokenmill", "push", str(run), redis_url=url) as process:
-            _rig.until(lambda: client.llen(keys.rq_queue("D0")))
+            _rig.until(lambda: client.llen(keys.rq_queue("D0")) >= max(1, left))
             return {"wall_s": time.perf_counter() - began, "cpu_s": _rig.cpu_s(process.pid)}
 
 
@@ -239,12 +248,19 @@ def main() -> None:
                 f"first job of {rows:,} rows: {firsts[rows]['wall_s']:.1f} s after the start (goal {GOAL_FIRST_S} s), "
                 f"{firsts[rows]['cpu_s']:.1f} s of it CPU of the producer"
             )
+        resumed = [first_job(folder, RESUMED_ROWS, LEFT) for _ in range(options.repeats)]
+        print(
+            f"{RESUMED_ROWS:,} rows of which {RESUMED_ROWS - LEFT:,} are answered, until the {LEFT} others are queued: "
+            f"{statistics.median(run['wall_s'] for run in resumed):.1f} s (goal {GOAL_RESUME_S:g} s)"
+        )
         larger = [feeding(folder, rows, 30) for rows in (options.large // 10, options.large) if rows]
         for run in larger:
             print(f"{run['rows']:,} rows of 30 ids: peak {run['peak_mib']} MiB")
     if options.json:
         options.json.write_text(
-            json.dumps({"machine": _rig.machine(), "rate": rates, "first_job_s": firsts, "large": larger})
+            json.dumps(
+                {"machine": _rig.machine(), "rate": rates, "first_job_s": firsts, "resume": resumed, "large": larger}
+            )
         )
 
 
