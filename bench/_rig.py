@@ -20,7 +20,8 @@ from budget import connections, keys, runbook, verbs
 from budget.ledger import Ledger
 from budget.protocol import PROTOCOL
 from tokenmill.embedded import EmbeddedRedis
-from workers.contracts import DatasetConfig, Payload, RunConfig, encode_job_data, job_id
+from workers.contracts import DatasetConfig, Payload, RunConfig, job_id
+from workers.encodings import encode_job_data
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -31,7 +31,8 @@ from rq.utils import now, utcformat
 
 from budget import connections, keys, verbs
 from budget.ledger import AsyncLedger, Ledger
-from workers.contracts import Message, Record, RunConfig, encode_line, pack_lines
+from workers.contracts import Message, Record, RunConfig
+from workers.encodings import encode_line, pack_lines
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.process import SimulatorProcess
 

@@ -12,7 +12,8 @@ from rq.utils import now, utcformat
 
 from budget import verbs
 from budget.ledger import Ledger
-from workers.contracts import Payload, Record, encode_job_data, encode_line, job_id, pack_lines
+from workers.contracts import Payload, Record, job_id
+from workers.encodings import encode_job_data, encode_line, pack_lines
 
 COUNT = 500
 VOCABULARY = 32_000

@@ -29,7 +29,8 @@ from typing import Any
 import _rig  # pyright: ignore[reportMissingImports]
 
 from budget import keys
-from workers.contracts import Record, encode_line
+from workers.contracts import Record
+from workers.encodings import encode_line
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TOKENS = 4000

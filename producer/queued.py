@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from budget.verbs import Queued
 from producer.defects import Defect
-from workers.contracts import DatasetConfig, Payload, RejectLine, RunConfig, encode_job_data, encode_line
+from workers.contracts import DatasetConfig, Payload, RejectLine, RunConfig
+from workers.encodings import encode_job_data, encode_line
 
 # The first batch is small, so that the first worker has something to do at once; each next is four times larger.
 FIRST_BATCH = 8

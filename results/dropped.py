@@ -11,7 +11,7 @@ import redis
 from budget import keys
 from budget.connections import translated
 from results import disk
-from workers.contracts import encode_line
+from workers.encodings import encode_line
 
 
 def write(connection: "redis.Redis", path: Path, dataset: str) -> int:

@@ -12,7 +12,8 @@ import zstandard
 from results import jsonl
 from results.errors import Damaged
 from results.index import digest, digest_of_job
-from workers.contracts import MAX_JOB_BYTES, HostileJob, RejectLine, decode_job_data, encode_line, unpack_lines
+from workers.contracts import RejectLine
+from workers.encodings import MAX_JOB_BYTES, HostileJob, decode_job_data, encode_line, unpack_lines
 
 Fields = dict[bytes, bytes]
 

@@ -16,7 +16,7 @@ from results.errors import Damaged
 from results.folder import OutputFolder
 from results.index import Index, digest_of_job, job_of
 from results.jsonl import Tick
-from workers.contracts import encode_line
+from workers.encodings import encode_line
 
 log = logging.getLogger("tokenmill.collector")
 

@@ -12,7 +12,7 @@ from results.summary import rejected_now
 from tokenmill import watching
 from tokenmill.caps import Connection, some_redis
 from tokenmill.runfile import RunFile
-from workers.contracts import encode_line, pack_lines
+from workers.encodings import encode_line, pack_lines
 
 BATCH = 500
 

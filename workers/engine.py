@@ -19,7 +19,8 @@ from workers.attempt import Attempt
 from workers.background import end
 from workers.claims import Claims
 from workers.complaints import Complaints
-from workers.contracts import HostileJob, Payload, decode_job_data
+from workers.contracts import Payload
+from workers.encodings import HostileJob, decode_job_data
 from workers.endings import Endings
 from workers.flight import Flight
 from workers.joining import Joined

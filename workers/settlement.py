@@ -8,7 +8,8 @@ from budget import verbs
 from budget.verbs import Call, Lease
 from workers import outcomes
 from workers.attempt import Completion
-from workers.contracts import Payload, RejectLine, RunConfig, encode_line, pack_lines
+from workers.contracts import Payload, RejectLine, RunConfig
+from workers.encodings import encode_line, pack_lines
 
 # A prompt is charged at most so many failures before it is rejected; of deaths `budget.rules.is_poison` decides.
 MAX_FAILURES = 3

@@ -11,7 +11,8 @@ import zstandard
 from tests.dashboard_support import Dashboard
 from tests.e2e_support import Job, RedisServer, prompts, wait_for
 from tests.job_fixtures import StartSimulator
-from workers.contracts import Payload, encode_job_data, job_id
+from workers.contracts import Payload, job_id
+from workers.encodings import encode_job_data
 
 COUNT, SLOTS = 10, 4
 ACTS = "\x1b]0;owned\x07\x1b[2J\u202e<script>alert(1)</script>\n00:00:00 collector: A1 is finished"

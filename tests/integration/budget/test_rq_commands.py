@@ -17,14 +17,8 @@ from budget import keys, runbook, verbs
 from budget.verbs import Queued
 from tests.ledgers import LEASE_MS, Rig, dump
 from tests.support import OwnServer
-from workers.contracts import (
-    DatasetConfig,
-    Payload,
-    RunConfig,
-    TokenizerFacts,
-    decode_job_data,
-    encode_job_data,
-)
+from workers.contracts import DatasetConfig, Payload, RunConfig, TokenizerFacts
+from workers.encodings import decode_job_data, encode_job_data
 
 # Each command is a start of Python and RQ: once is enough.
 pytestmark = pytest.mark.parametrize("redis_binary", ["valkey"], indirect=True)

@@ -15,7 +15,7 @@ from budget.snapshot import read
 from producer.defects import Defect
 from producer.feed import Feed, Step
 from tests.integration.producer.conftest import Memory, Run, Server, configured, numbered, wait_until
-from workers.contracts import decode_job_data
+from workers.encodings import decode_job_data
 
 
 def a_run(server: Server, count: int, cap: int | None = 1_000_000) -> Run:

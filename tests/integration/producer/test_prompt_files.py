@@ -12,7 +12,8 @@ from producer import loop
 from producer.errors import PromptsProblem
 from producer.prompt_set import Files
 from tests.integration.producer.conftest import Run, Server, entry, wait_until
-from workers.contracts import DatasetConfig, RunConfig, Timing, TokenizerFacts, decode_job_data, job_id
+from workers.contracts import DatasetConfig, RunConfig, Timing, TokenizerFacts, job_id
+from workers.encodings import decode_job_data
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -22,18 +22,8 @@ from results.collector import Collector
 from results.folder import OutputFolder
 from results.summary import FileTotals, file_totals
 from results.verify import verify
-from workers.contracts import (
-    DatasetConfig,
-    Payload,
-    Record,
-    RejectLine,
-    RunConfig,
-    Timing,
-    encode_job_data,
-    encode_line,
-    job_id,
-    pack_lines,
-)
+from workers.contracts import DatasetConfig, Payload, Record, RejectLine, RunConfig, Timing, job_id
+from workers.encodings import encode_job_data, encode_line, pack_lines
 
 NAMES = ["A1", "B2"]
 TIMING = Timing(lease_ms=1500, renew_ms=300, sweep_ms=300, retry_ms=100)

@@ -16,7 +16,8 @@ from budget.environment import for_child
 from budget.ledger import Ledger
 from budget.protocol import PROTOCOL
 from tokenmill.embedded import EmbeddedRedis
-from workers.contracts import DatasetConfig, Payload, RunConfig, encode_job_data, job_id
+from workers.contracts import DatasetConfig, Payload, RunConfig, job_id
+from workers.encodings import encode_job_data
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.lengths import LengthSpec
 from workers.simulator.process import SimulatorProcess

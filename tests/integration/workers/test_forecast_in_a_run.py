@@ -22,15 +22,8 @@ from tests.conftest import StartServer
 from tests.ledgers import Rig
 from tests.support import wait_until
 from tokenmill.embedded import EmbeddedRedis
-from workers.contracts import (
-    DatasetConfig,
-    Payload,
-    RunConfig,
-    Timing,
-    TokenizerFacts,
-    encode_job_data,
-    job_id,
-)
+from workers.contracts import DatasetConfig, Payload, RunConfig, Timing, TokenizerFacts, job_id
+from workers.encodings import encode_job_data
 from workers.joining import Joined
 from workers.leases import Leases
 from workers.servers import Servers

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from results.exports import Options, Outcome, export
-from workers.contracts import DatasetConfig, Record, RunConfig, encode_line
+from workers.contracts import DatasetConfig, Record, RunConfig
+from workers.encodings import encode_line
 
 ROOT = Path(__file__).resolve().parents[3]
 TOKENIZER = str(ROOT / "examples" / "tokenizer")

@@ -12,7 +12,8 @@ from results import turns
 from results.exports import Outcome
 from results.exports.options import ExportProblem
 from tests.unit.exports.shelf import ROOT, TOKENIZER, Shelf, conversation, plain_rows, record
-from workers.contracts import RejectLine, encode_line
+from workers.contracts import RejectLine
+from workers.encodings import encode_line
 
 
 def accounted(outcome: Outcome) -> None:

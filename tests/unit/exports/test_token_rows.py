@@ -23,7 +23,7 @@ from tests.unit.exports.shelf import (
     specforge_tasks,
     speculators_files,
 )
-from workers.contracts import encode_line
+from workers.encodings import encode_line
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=40)
 

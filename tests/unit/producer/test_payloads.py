@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from producer.defects import Defect
 from producer.prompts import LONG_TOKEN, SERVER_RESERVE, to_payload
 from workers.chat import Unrenderable
-from workers.contracts import DatasetConfig, Message, Payload, decode_job_data, encode_job_data
+from workers.contracts import DatasetConfig, Message, Payload
+from workers.encodings import decode_job_data, encode_job_data
 
 DATASET = DatasetConfig(name="B2", prompts="p", max_tokens=10, sampling={"max_new_tokens": 100})
 

@@ -20,7 +20,7 @@ from results.reporting.gather import Lengths, Timeline, bucket, edges, gather
 from results.reporting.page import page
 from results.summary import file_totals
 from tests.unit.exports.shelf import Shelf, conversation, record
-from workers.contracts import encode_line
+from workers.encodings import encode_line
 
 HOSTILE = (
     "</dd></section><script>document.title='owned'</script><img src=x onerror=\"document.title='x'\">&\ud800\0\u202e"

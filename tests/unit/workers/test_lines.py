@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.contracts import (
-    JOB_FUNCTION,
-    HostileJob,
-    Payload,
-    Record,
-    decode_job_data,
-    encode_job_data,
-    encode_line,
-    pack_lines,
-    unpack_lines,
-)
+from workers.contracts import JOB_FUNCTION, Payload, Record
+from workers.encodings import HostileJob, decode_job_data, encode_job_data, encode_line, pack_lines, unpack_lines
 
 RECORD = Record(
     id="q1", dataset="D", turn=1, turns=1, prompt_tokens=2, completion_tokens=3, finish_reason="stop", matched="2",

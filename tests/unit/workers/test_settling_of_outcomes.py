@@ -9,7 +9,8 @@ import pytest
 from budget.verbs import Lease
 from workers import outcomes
 from workers.attempt import Completion
-from workers.contracts import DatasetConfig, Payload, Record, RunConfig, unpack_lines
+from workers.contracts import DatasetConfig, Payload, Record, RunConfig
+from workers.encodings import unpack_lines
 from workers.settlement import Settlement, hostile, settle
 
 CONFIG = RunConfig(

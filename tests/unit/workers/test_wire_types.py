@@ -9,20 +9,8 @@ import pytest
 import zstandard
 
 from workers import contracts
-from workers.contracts import (
-    JOB_FUNCTION,
-    HostileJob,
-    Payload,
-    Record,
-    RejectLine,
-    decode_job_data,
-    encode_job_data,
-    encode_line,
-    job_id,
-    pack_lines,
-    unpack_lines,
-    worst_case,
-)
+from workers.contracts import JOB_FUNCTION, Payload, Record, RejectLine, job_id, worst_case
+from workers.encodings import HostileJob, decode_job_data, encode_job_data, encode_line, pack_lines, unpack_lines
 
 TEXTS = [
     "plain",
