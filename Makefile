@@ -32,9 +32,9 @@ demo-clean:  ## Remove what the example wrote, so that the next demo starts from
 .PHONY: setup test soak lint lint-style lint-format lint-types lint-imports lint-files bench bench-budget bench-twin lock licences
 setup: $(READY)  ## Install the project and its tools in .venv
 
-# Three at once on two cores, since much of it waits for leases to run out; in the files' order, which has the long ones first.
+# Four at once on two cores, since half of it waits for leases to run out; in the files' order, which has the long ones first.
 test: $(READY)  ## Run the tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(READY)  ## Run N new seeds of random faults (N=3), or the seeds named: SEEDS="17 18"
 	$(BIN)/python -m tests.faults.soak $(or $(SEEDS),--new $(N))

@@ -32,7 +32,8 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, int]]
         "tls": GuardedRedis(
             binary, [*watch[1:], *made.settings(made.server), "tls-auth-clients no"], sentinel=True, tls=True
         ),
-        "cluster": GuardedRedis(binary, ["cluster-enabled yes"]),
+        # By itself it would take a port 10,000 higher, which may not exist.
+        "cluster": GuardedRedis(binary, ["cluster-enabled yes", f"cluster-port {free_port()}"]),
     }
     try:
         for server in servers.values():

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import zstandard
 
-from workers import contracts
+from workers import encodings
 from workers.contracts import JOB_FUNCTION, Payload, Record, RejectLine, job_id, worst_case
 from workers.encodings import HostileJob, decode_job_data, encode_job_data, encode_line, pack_lines, unpack_lines
 
@@ -111,7 +111,7 @@ def test_a_job_that_is_not_ours_is_refused_and_nothing_of_it_is_run(name: str) -
 
 
 def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contracts, "MAX_JOB_BYTES", 1_000_000)
+    monkeypatch.setattr(encodings, "MAX_JOB_BYTES", 1_000_000)
     with pytest.raises(HostileJob, match="larger"):
         decode_job_data(zlib.compress(b" " * 10_000_000))
     fits = zlib.compress(b" " * 900_000 + call())
@@ -119,7 +119,7 @@ def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_result_that_is_a_bomb_or_damaged_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contracts, "MAX_JOB_BYTES", 1_000_000)
+    monkeypatch.setattr(encodings, "MAX_JOB_BYTES", 1_000_000)
     streaming = zstandard.ZstdCompressor().compressobj()  # its frame does not say how large it is
     bombs = [pack_lines([b" " * 10_000_000]), streaming.compress(b" " * 10_000_000) + streaming.flush()]
     for packed in [*bombs, b"", b"garbage", pack_lines([b"x" * 100])[:-3]]:
