@@ -4,7 +4,7 @@ RQ's own keys are RQ's; they are named here only because our scripts must be han
 
 | key | type | writers | lifetime |
 |---|---|---|---|
-| `run` | hash | collector, producer (tokenizer), `budget set`; `deaths`: reclaim, workers | run's; `reset` ends it |
+| `run` | hash | collector, producer (tokenizer), `budget set`; reclaim and workers (`deaths`) | the run's |
 | `run:ready` | string | collector, after it has seeded | until Redis restarts under another run_id |
 | `run:rates` | hash | collector: dataset -> tokens per second over the last minute | the run's |
 | `run:seen` | string | renew, reclaim, collector, producer | half a lease |

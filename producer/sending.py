@@ -16,11 +16,11 @@ from budget.verbs import Enqueued, EnqueueStatus, Queued
 class Sending:
     """Sends one batch after the other. What is sent has arrived, or is known not to have, when the block ends.
 
-    `under_way` rows of the pass have been sent and not been answered for. `queued` is how many jobs Redis added.
+    `under_way` rows of the pass have been sent and not been answered for.
 
     Args:
         enqueue: queues some jobs; run in a thread of its own.
-        took: told how many rows of the pass, in their order, Redis has.
+        took: told how many rows of the pass, in their order, Redis has, and how many of them it did not know.
     """
 
     def __init__(self, enqueue: Callable[[list[Queued]], Enqueued], took: Callable[[int, int], None]) -> None:
