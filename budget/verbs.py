@@ -229,7 +229,7 @@ def reject(
     )
 
 
-Charge = Literal["", "failures", "deaths"]
+Charge = Literal["", "failures", "deaths", "beside"]
 
 
 Released = Literal["lost", "released", "poison"]
@@ -237,7 +237,7 @@ _RELEASED: tuple[Released, ...] = ("lost", "released", "poison")
 
 
 def release(*, lease: Lease, charge: Charge) -> Call[Released]:
-    """Give a job back, charged with nothing, a failed try or a server's death.
+    """Give a job back, charged with nothing, a failed try, a server's death, or one beside a suspect.
 
     Answers "lost" where the lease was not ours, and "poison" where one death too many has ended it.
     """

@@ -31,7 +31,6 @@ class Beats:
         self._fleet = fleet
         self._names = [dataset.name for dataset in config.datasets]
         self._timing = config.timing
-        self._said: dict[str, str | int] = {}
 
     async def go_on_for_ever(self) -> None:
         ledger = Ledger(self._worker.connection)
@@ -64,20 +63,22 @@ class Beats:
             state = WorkerStatus.SUSPENDED
         client: Any = worker.connection
         with connections.translated(), client.pipeline(transaction=False) as pipe:
-            if not client.exists(worker.key):  # Redis was emptied, or this process was frozen for long
+            # Redis was emptied, or this process was frozen for long; RQ's heartbeat alone may have made a hash since.
+            if not client.hexists(worker.key, sweep.PROCESS_FIELD):
                 pipe.hset(worker.key, mapping={**worker.serialize(), sweep.PROCESS_FIELD: process.identity()})
                 register(worker, pipe)
-                self._said = {}
             servers = list(engine.servers.all)
-            said: dict[str, str | int] = {
-                "state": state.value,
-                "in_flight": len(engine.flights),
-                "slots": engine.slots,
-                "servers": ",".join(server.url for server in servers),
-            }
-            if said != self._said:  # a worker without work says nothing new
+            if worker.get_state() != state:
                 worker.set_state(state, pipe)
-                pipe.hset(worker.key, mapping=said)
+            pipe.hset(
+                worker.key,
+                mapping={
+                    "state": state.value,
+                    "in_flight": len(engine.flights),
+                    "slots": engine.slots,
+                    "servers": ",".join(server.url for server in servers),
+                },
+            )
             worker.heartbeat(pipeline=pipe)
             for server in servers:
                 seen = {"state": "up" if server.up else "down", "seen": utcformat(now())}
@@ -92,7 +93,6 @@ class Beats:
                 pipe.hset(keys.server(server.url), mapping=seen)
             self._waste_to(pipe)
             pipe.execute()
-            self._said = said
 
     def _waste_to(self, pipe: Any) -> None:
         """Absolute numbers under this worker's name, so that saying them twice counts them once."""

@@ -113,7 +113,7 @@ class Endings:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
-        return msgspec.structs.replace(outcome, broke=not beside)
+        return msgspec.structs.replace(outcome, beside=beside)
 
     async def conclude(self, lease: Lease, settlement: Settlement, generated: int = 0) -> None:
         """Tell the ledger; `generated` tokens were in vain if another attempt's answer came first."""

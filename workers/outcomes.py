@@ -62,12 +62,13 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class ServerFault(msgspec.Struct, frozen=True):
-    """`broke`: the connection was cut in flight, which may have been this prompt's doing."""
+    """`broke`: it was cut in flight, which may have been this prompt's doing; `beside`: a suspect was there too."""
 
     reason: str
     detail: str
     wasted: int = 0
     broke: bool = False
+    beside: bool = False
 
 
 class RunFault(msgspec.Struct, frozen=True):

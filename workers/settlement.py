@@ -47,6 +47,8 @@ def settle(
             if lease.failures + 1 >= MAX_FAILURES:
                 return _reject(lease, payload, reason, f"{detail} ({MAX_FAILURES} times)", wasted)
             return _release(lease, "failures", detail, wasted)
+        case outcomes.ServerFault(detail=detail, wasted=wasted, broke=True, beside=True):
+            return _release(lease, "beside", detail, wasted)
         case outcomes.ServerFault(detail=detail, wasted=wasted, broke=True):
             return _release(lease, "deaths", detail, wasted)
         case outcomes.ServerFault(detail=detail, wasted=wasted):

@@ -31,13 +31,13 @@ for i = 1, is_complete and 0 or jobs do
   if not seen[job] and redis.call('HEXISTS', d.done, job) == 0
     and (leased == 0 or redis.call('HEXISTS', d.leases, job) == 0) then
     local there = redis.call('EXISTS', job_hash) == 1
-    local v = there and job_fields(job_hash, 'data', 'status', 'attempt', 'failures', 'deaths', 'others') or {}
+    local v = there and job_fields(job_hash, 'data', 'status', 'attempt', 'failures', 'deaths', 'others', 'beside') or {}
     if everything or not (v[1] and v[2] == 'queued') then
       seen[job] = true
       worst_case = math.max(worst_case, int(ARGV[at + 3]))
       ids[#ids + 1] = job
       plan[#plan + 1] = { job = job, key = job_hash, there = there, data = ARGV[at + 2], worst = ARGV[at + 3], about = ARGV[at + 4],
-        attempt = int(v[3]), failures = int(v[4]), deaths = int(v[5]), others = int(v[6]) }
+        attempt = int(v[3]), failures = int(v[4]), deaths = int(v[5]), others = int(v[6]), beside = int(v[7]) }
     end
   end
 end
@@ -52,7 +52,7 @@ for _, p in ipairs(plan) do
   redis.call('HSET', p.key, 'data', p.data, 'origin', dataset, 'status', 'queued', 'description', p.about,
     'created_at', enqueued_at, 'enqueued_at', enqueued_at, 'timeout', '-1', 'result_ttl', '0', 'worst', p.worst,
     'attempt', text(p.attempt), 'failures', text(p.failures), 'deaths', text(p.deaths))
-  if p.others ~= 0 then redis.call('HSET', p.key, 'others', text(p.others)) end
+  if p.others ~= 0 or p.beside ~= 0 then note_death(p.key, p) end
   if listed > 0 then forget_registries(d, p.job) end  -- `rq requeue --all` would queue a failed one twice
 end
 if #ids > 0 then redis.call('RPUSH', d.queue, unpack(ids)) end

@@ -214,6 +214,22 @@ local function one_more_death(deaths, others, all)
   return { deaths = deaths, others = others, poison = is_poison(deaths, all - deaths - others) }
 end
 
+-- What dying beside a suspect does to a job that is none: { deaths, others, beside }. The death is the suspect's; but a
+-- job that dies beside one again, or has died before, is charged as well: else one that ends servers could for ever ride
+-- beside innocent suspects, who would pay for it.
+local function died_beside(deaths, others, beside, all)
+  if deaths == 0 and beside == 0 then return { deaths = 0, others = 0, beside = 1 } end
+  local death = one_more_death(deaths, others, all)
+  death.beside = beside
+  return death
+end
+
+-- Write what a death did to a job that goes on.
+local function note_death(job_hash, death)
+  redis.call('HSET', job_hash, 'deaths', text(death.deaths), 'others', text(death.others))
+  if death.beside then redis.call('HSET', job_hash, 'beside', text(death.beside)) end
+end
+
 -- End a job as poison. Its data say which prompt it was.
 local function end_as_poison(d, job, data, deaths, attempts)
   redis.call('XADD', d.results, '*', 'kind', 'poison', 'job', job, 'data', data, 'deaths', deaths, 'attempts', attempts)

@@ -1,7 +1,7 @@
 -- Bring back the jobs of dead workers: those named, and those whose leases have all run out in a Redis that has
 -- been heard for a whole lease. A worker's leases are taken as one, whatever `limit` says of further workers. Its
--- death is charged to the suspect it held, or to all it held where there was none; the third death sends a job to
--- the back, and when it is poison is_poison() says. Where it had taken no job since the collector began, the run went
+-- death is charged to the suspect it held (and see died_beside), or to all it held where there was none; the third death
+-- sends a job to the back, and when it is poison is_poison() says. Where it had taken no job since the collector began, the run went
 -- down as a whole, and nobody is charged. A lease that ran out a whole lease ago under a worker that lives was never heard
 -- of by it (the answer of a claim got lost): it alone comes back, and nothing is charged. A lease that cannot be read
 -- belongs to nobody: its job comes back too, and what is counted of leases is counted anew; `thorough` looks for such.
@@ -14,6 +14,7 @@ local now = now_ms()
 local seen = redis.call('GET', KEYS[1])
 local may_expire = seen and now - int(seen) >= lease_ms
 local began = whole(redis.call('HGET', KEYS[2], 'began'), 'field began of ' .. KEYS[2])
+if began > now then began = 0 end  -- the clock was put back since
 local named, found = {}, ARGV[4] == '1' or #ARGV > 4
 for i = 5, #ARGV do named[ARGV[i]] = true end
 
@@ -70,8 +71,9 @@ for _, w in ipairs(order) do
     if w.dead and w.is_of_this_start then all_deaths = all_deaths + 1 end
     for _, p in ipairs(w.jobs) do
       if w.dead or (may_expire and p.ends <= now - lease_ms) then
-        local v = job_fields(job_key(p.job), 'data', 'deaths', 'attempt', 'others')
-        p.worker, p.data, p.deaths, p.attempt, p.others = w, v[1], int(v[2]), int(v[3]), int(v[4])
+        local v = job_fields(job_key(p.job), 'data', 'deaths', 'attempt', 'others', 'beside')
+        p.worker, p.data, p.deaths, p.attempt = w, v[1], int(v[2]), int(v[3])
+        p.others, p.beside = int(v[4]), int(v[5])
         plan[#plan + 1] = p
       end
     end
@@ -110,13 +112,19 @@ for _, d in ipairs(found and sets or {}) do
 end
 for _, p in ipairs(plan) do
   free_lease(p.d, p.job, p.lease)
-  local is_charged = p.worker.dead and p.worker.is_of_this_start and (p.lease.suspect == '1' or not p.worker.suspect)
-  local death = is_charged and one_more_death(p.deaths, p.others, all_deaths)
+  local death = nil
+  if p.worker.dead and p.worker.is_of_this_start then
+    if p.worker.suspect and p.lease.suspect ~= '1' then
+      death = died_beside(p.deaths, p.others, p.beside, all_deaths)
+    else
+      death = one_more_death(p.deaths, p.others, all_deaths)
+    end
+  end
   if p.data and death and death.poison then
     end_as_poison(p.d, p.job, p.data, death.deaths, p.attempt)
     p.worker.rejected = p.worker.rejected + 1
   elseif p.data then
-    if death then redis.call('HSET', job_key(p.job), 'deaths', text(death.deaths), 'others', text(death.others)) end
+    if death then note_death(job_key(p.job), death) end
     redis.call('HSET', job_key(p.job), 'status', 'queued')
     redis.call((death or p).deaths >= 3 and 'RPUSH' or 'LPUSH', p.d.queue, p.job)
     p.worker.back = p.worker.back + 1

@@ -131,6 +131,34 @@ def test_s8_a_prompt_that_kills_servers_and_others_that_cannot_be_sent(
     assert scene.answered == scene.total - 7 and "odd" in {line["id"] for line in scene.job.lines("A1")}
 
 
+def test_s8_two_prompts_that_kill_servers(
+    job: Job, redis_server: RedisServer, mortal: Callable[..., MortalSimulator]
+) -> None:
+    """Neither may ride beside innocent suspects who would pay for it: both are found, and nobody else."""
+    simulator = mortal(crash_s=0.1)
+    scene = Scene(job, redis_server, simulator)
+    deadly = [{"id": f"deadly/{number}", "input_ids": [5, 1901, number]} for number in range(3, 5)]
+    scene.job.dataset("A1", [*deadly, *prompts("A1", 30)], max_tokens="none")
+    scene.job.dataset("B2", prompts("B2", 10), max_tokens="none")
+    scene.job.tables["run"]["seed"] = False
+    scene.job.write()
+    faults = [Fault(mode="crash", token=1901)]
+    simulator.faults(*faults)
+
+    def nurse(stop: threading.Event) -> None:
+        while not stop.wait(0.05):
+            if simulator.is_dead:
+                simulator.revive(faults=faults, crash_s=0.1)
+
+    with in_the_background(nurse):
+        for name in ("collect", "push"):
+            scene.parts[name] = scene.job.start(name)
+        scene.work("w0")
+        scene.ends("S8 two prompts that kill SGLang", most_again=20 * IN_FLIGHT, answered=False)
+    assert {line["id"] for line in scene.job.rejected("A1")} == {"deadly/3", "deadly/4"}
+    assert not scene.job.rejected("B2") and scene.answered == 40
+
+
 def tell_context(tokenizer: Path) -> None:
     """The tokenizer's folder as that of a model, which says how long its context is."""
     held = list(tokenizer.resolve().iterdir())

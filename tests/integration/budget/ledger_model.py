@@ -30,6 +30,14 @@ class Hash:
     failures: int = 0
     deaths: int = 0
     others: int = 0
+    beside: int = 0
+
+    def die_beside(self, all_deaths: int) -> bool:
+        """Beside a suspect."""
+        if self.deaths or self.beside:
+            return self.die(all_deaths)
+        self.beside = 1
+        return False
 
     def die(self, all_deaths: int) -> bool:
         """One death more, of all that there were. Whether it is poison."""
@@ -119,7 +127,7 @@ class Model:
             if before is not None and before.status == "queued" and not (everything and idle):
                 continue
             kept = before or Hash()
-            book.hashes[job] = Hash("queued", kept.attempt, kept.failures, kept.deaths, kept.others)
+            book.hashes[job] = Hash("queued", kept.attempt, kept.failures, kept.deaths, kept.others, kept.beside)
             book.dropped.discard(job)
             book.queue.append(job)
             added += 1
@@ -240,7 +248,7 @@ class Model:
         del book.leases[lease.job]
         job = book.hashes.get(lease.job)
         if job is not None and not lease.adopted:
-            if charge == "deaths" and job.die(self.deaths):
+            if (charge == "deaths" and job.die(self.deaths)) or (charge == "beside" and job.die_beside(self.deaths)):
                 self._poison(book, lease.job)
                 return "poison"
             job.status = "queued"
@@ -273,7 +281,7 @@ class Model:
                 its = book.hashes.get(job)
                 if its is None:
                     continue
-                if (lease.suspect or not guilty) and its.die(self.deaths):
+                if its.die(self.deaths) if lease.suspect or not guilty else its.die_beside(self.deaths):
                     self._poison(book, job)
                     rejected += 1
                 else:

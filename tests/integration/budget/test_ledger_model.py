@@ -142,7 +142,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.end_by_rq(lease)
 
     @precondition(lambda self: self.flights)
-    @rule(data=st.data(), charge=st.sampled_from(["", "failures", "deaths"]))
+    @rule(data=st.data(), charge=st.sampled_from(["", "failures", "deaths", "beside"]))
     def release(self, data: st.DataObject, charge: Charge) -> None:
         _, lease = self.flight(data)
         released = self.model.release(lease, charge)
@@ -288,8 +288,8 @@ class LedgerMachine(RuleBasedStateMachine):
             for job, its in book.hashes.items():
                 found = self.rig.hash(job)
                 assert found["status"] == its.status
-                counters = (found["attempt"], found["failures"], found["deaths"], found.get("others", "0"))
-                assert [int(one) for one in counters] == [its.attempt, its.failures, its.deaths, its.others]
+                counters = [int(found.get(name, 0)) for name in ("attempt", "failures", "deaths", "others", "beside")]
+                assert counters == [its.attempt, its.failures, its.deaths, its.others, its.beside]
             assert len(self.client.keys(f"rq:job:{name}-*")) == len(book.hashes)
 
     @invariant()

@@ -84,6 +84,27 @@ def test_the_third_death_goes_to_the_back_and_the_fourth_is_the_end(rig: Rig) ->
     rig.check()
 
 
+def test_who_dies_beside_a_suspect_again_is_charged_too(rig: Rig) -> None:
+    """One that ends workers must not ride beside innocent suspects for ever."""
+    fill(rig, "A", 3)
+    rig.connection.hset(keys.rq_job("A-2"), "deaths", 2)
+    seen: list[tuple[str | None, str | None]] = []
+    for _ in range(3):
+        rig.claim("w1", 3)
+        rig.reclaim("w1")
+        seen.append((deaths(rig, "A-0"), rig.hash("A-2").get("deaths")))
+    assert seen == [("0", "3"), ("1", None), ("2", None)], "the suspect died twice more, and is rejected"
+    rig.check()
+
+
+def test_a_clock_that_was_put_back_since_the_collector_began_hides_no_death(rig: Rig) -> None:
+    fill(rig, "A", 1)
+    rig.connection.hset(keys.RUN, "began", (rig.connection.time()[0] + 3600) * 1000)
+    rig.claim("w1", 1)
+    rig.reclaim("w1")
+    assert deaths(rig, "A-0") == "1"
+
+
 def test_where_others_die_too_four_deaths_prove_nothing(rig: Rig) -> None:
     """Each death but one that it had no part in asks for one more of its own; eight are enough whatever the others."""
     fill(rig, "A", 1)
