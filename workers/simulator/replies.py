@@ -132,6 +132,15 @@ async def reset(request: web.Request) -> NoReturn:
 
 async def broken_body(request: web.Request, response: web.Response, mode: str, interval_s: float) -> web.StreamResponse:
     """Sends a whole answer's headers and less than its body, or all of it byte by byte."""
+    try:
+        return await _broken_body(request, response, mode, interval_s)
+    except ConnectionResetError:
+        return response  # to a client that has left meanwhile: aiohttp sends nobody anything, and says nothing
+
+
+async def _broken_body(
+    request: web.Request, response: web.Response, mode: str, interval_s: float
+) -> web.StreamResponse:
     body = bytes(response.body) if isinstance(response.body, bytes) else b""
     stream = web.StreamResponse(status=response.status, headers={"Content-Type": "application/json"})
     stream.content_length = len(body)

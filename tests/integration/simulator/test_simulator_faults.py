@@ -8,10 +8,12 @@ from typing import Any, cast
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
 
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.faults import Fault
 from workers.simulator.lengths import LengthSpec
+from workers.simulator.replies import broken_body
 from workers.simulator.server import Simulator
 
 LENGTH = 20
@@ -126,6 +128,31 @@ def test_a_drip_comes_byte_by_byte_and_whole() -> None:
         assert len((await client.answer())["output_ids"]) == LENGTH
 
     _run(scene, Fault(mode="drip", seconds=0.0001))
+
+
+@pytest.mark.parametrize("mode", ["drip", "cut_body", "reset_after_headers"])
+def test_a_client_that_leaves_as_its_answer_breaks_is_no_error(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.close()
+        return await broken_body(request, web.json_response({}), mode, 0.0)
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_get("/", handler)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            async with aiohttp.ClientSession() as session:
+                with pytest.raises(aiohttp.ClientError):
+                    await session.get(f"http://127.0.0.1:{runner.addresses[0][1]}/")
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(main())
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_a_hanging_request_is_let_go_with_its_client() -> None:
