@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 import msgspec
@@ -13,6 +14,8 @@ from workers.simulator.answers import output_ids, output_text
 from workers.simulator.errors import ApiError
 from workers.simulator.scheduler import Scheduler, Ticket
 from workers.simulator.vocabulary import Vocabulary
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -130,17 +133,17 @@ async def reset(request: web.Request) -> NoReturn:
     await hang()
 
 
+@web.middleware
+async def without_client(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A client that leaves just as its answer begins is no error, of which aiohttp would print a traceback."""
+    try:
+        return await handler(request)
+    except ConnectionResetError:
+        return web.Response()  # which reaches nobody
+
+
 async def broken_body(request: web.Request, response: web.Response, mode: str, interval_s: float) -> web.StreamResponse:
     """Sends a whole answer's headers and less than its body, or all of it byte by byte."""
-    try:
-        return await _broken_body(request, response, mode, interval_s)
-    except ConnectionResetError:
-        return response  # to a client that has left meanwhile: aiohttp sends nobody anything, and says nothing
-
-
-async def _broken_body(
-    request: web.Request, response: web.Response, mode: str, interval_s: float
-) -> web.StreamResponse:
     body = bytes(response.body) if isinstance(response.body, bytes) else b""
     stream = web.StreamResponse(status=response.status, headers={"Content-Type": "application/json"})
     stream.content_length = len(body)

@@ -24,7 +24,7 @@ from workers.simulator.errors import ApiError, unauthorized
 from workers.simulator.faults import FaultBox
 from workers.simulator.generation import Generation
 from workers.simulator.journal import Journal
-from workers.simulator.replies import error_response, hang, json_response, reset
+from workers.simulator.replies import Handler, error_response, hang, json_response, reset, without_client
 from workers.simulator.scheduler import Scheduler
 from workers.simulator.vocabulary import load_vocabulary
 
@@ -43,8 +43,6 @@ def _no_http(record: logging.LogRecord) -> bool:
 
 _log.addFilter(_no_http)
 _OPEN_PATHS = ("/health", "/ready", "/metrics")
-
-_Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Simulator:
@@ -98,7 +96,7 @@ class Simulator:
         )
         self._control = Control(self.config, self._vocabulary, self._scheduler, self._journal, self._faults)
         self._control.on_faults = self._apply_faults
-        app = web.Application(middlewares=[self._middleware], client_max_size=_MAX_BODY)
+        app = web.Application(middlewares=[without_client, self._middleware], client_max_size=_MAX_BODY)
         app.router.add_post("/generate", self._generation.handle)
         app.router.add_put("/generate", self._generation.handle)
         completions = Completions(self.config, self._vocabulary, self._generation)
@@ -234,7 +232,7 @@ class Simulator:
         self._spawn(self._close_listener() if "refuse" in modes else self._listen())
 
     @web.middleware
-    async def _middleware(self, request: web.Request, handler: _Next) -> web.StreamResponse:
+    async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         path = request.path
         if self._generation.is_crashed:
             await hang()

@@ -13,7 +13,7 @@ from aiohttp import web
 from workers.simulator.config import SimulatorConfig
 from workers.simulator.faults import Fault
 from workers.simulator.lengths import LengthSpec
-from workers.simulator.replies import broken_body
+from workers.simulator.replies import broken_body, without_client
 from workers.simulator.server import Simulator
 
 LENGTH = 20
@@ -138,7 +138,7 @@ def test_a_client_that_leaves_as_its_answer_breaks_is_no_error(mode: str, caplog
         return await broken_body(request, web.json_response({}), mode, 0.0)
 
     async def main() -> None:
-        app = web.Application()
+        app = web.Application(middlewares=[without_client])
         app.router.add_get("/", handler)
         runner = web.AppRunner(app)
         await runner.setup()
