@@ -76,9 +76,11 @@ def test_it_listens_on_loopback_alone(start_process: Start) -> None:
 
 def test_sigterm_drains_and_ends_well(start_process: Start) -> None:
     server = start_process(SimulatorConfig(lengths={"*": LengthSpec(shape="constant", mean=100)}))
+    _call(server.url, "/slow_down", {"forward_sleep_time": 10})
     thread, outcome = _in_background(server.url, {"input_ids": [1]})
     server.process.send_signal(signal.SIGTERM)
     _until(lambda: _health(server.url) == 503)
+    _call(server.url, "/slow_down", {"forward_sleep_time": 0})
     thread.join()
     assert outcome[0]["meta_info"]["completion_tokens"] == 100
     assert server.process.wait(30) == 0
