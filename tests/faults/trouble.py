@@ -178,7 +178,9 @@ class Trouble:
     def _budget(self) -> None:
         """Through the command, as a person does it; refused where Redis was just emptied."""
         name = self._draw.choice(self._job.names)
-        cap = self._draw.choice([None, 0, self._draw.randrange(8000)])
+        # A smaller one is refused under `strict`: no answer would fit.
+        least = self._job.tables["sampling"]["max_new_tokens"]
+        cap = self._draw.choice([None, 0, max(least, self._draw.randrange(8000))])
         ended = self._job.call("budget", "set", name, "none" if cap is None else str(cap))
         assert ended.code in EXPECTED, ended.err
         highest = self.highest[name]
