@@ -33,6 +33,25 @@ def test_s1_all_workers_killed_five_times(scene: Scene) -> None:
     scene.ends("S1 all workers killed -9", most_again=(5 * 2 + 2) * IN_FLIGHT)
 
 
+def test_s1_five_kills_cost_a_longer_run_two_percent(
+    job: Job, redis_server: RedisServer, mortal: Callable[..., MortalSimulator]
+) -> None:
+    """What is in flight is lost with each kill; in a run that is not all in flight at once that is little."""
+    scene = Scene(job, redis_server, mortal(speed=24), count=1600)
+    scene.job.tables["sglang"]["concurrency"] = 4
+    scene.job.write()
+    scene.start()
+    for kill in range(5):
+        scene.until((kill + 1) / 7)
+        for name in [name for name in scene.parts if name.startswith("w")]:
+            scene.parts.pop(name).kill()
+        for number in range(2):
+            scene.work(f"w{kill + 1}-{number}")
+        scene.recovered()
+    cost = scene.ends("S1 all workers killed -9 in a longer run", most_again=10 * IN_FLIGHT)
+    assert cost.ratio <= 1.02
+
+
 def test_s1_killed_after_the_commit_was_sent(scene: Scene, wire: Wire) -> None:
     """What a worker sent arrives, but no reply: Redis has its answers, it has not heard so, and it is killed."""
     link = wire(f"{scene.redis.folder}/redis.sock")
