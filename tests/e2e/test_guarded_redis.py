@@ -89,9 +89,10 @@ def test_a_whole_run_by_a_user_with_no_more_rights_than_documented(
                      TOKENMILL_SERVERS=simulator.url)  # fmt: skip
     wait_for("the stock worker to hold a job", lambda: looker.zcard("rq:wip:B2") > 0)
 
+    # A worker is listed from its first beat on, which comes after it has registered.
+    wait_for("both workers' beats", lambda: len(job.status()["workers"]) >= 2)
     status = job.status()
     assert status["redis"] == re.sub(f":{TYPED}@", ":***@", job.environment["TOKENMILL_REDIS_URL"])
-    assert len(status["workers"]) >= 2
     assert job.call("budget", "set", "A1", "100_000").code == 0
     assert job.call("servers", "drain", simulator.url).code == job.call("servers", "add", simulator.url).code == 0
     dashboard = Dashboard(job)
