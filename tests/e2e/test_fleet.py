@@ -283,3 +283,25 @@ def test_other_weights_take_part_only_where_the_run_says_so(job: Job, start: Sta
         assert "weight_version: default -> two" in late.text
         end(job, *parts)
         assert {line["server"] for line in job.lines("A1")} == {first.url}
+
+
+def test_a_worker_mends_what_redis_says_of_it(job: Job, redis_server: RedisServer, start: Start) -> None:
+    """A Redis that came back from an older state, and one in which a heartbeat alone has made the worker's entry."""
+    job.dataset("A1", prompts("A1", 4), max_tokens="none")
+    job.tables["sglang"] |= {"servers": [start("server", speed=50).url]}
+    parts = [job.write().start(*part) for part in (("collect", "--stay"), ("push", "--stay"))]
+    worker = job.start("work", "--name", "w0", "--stay")
+    key, client = "rq:worker:w0", redis_server.client
+    wait_for("it to be idle", lambda: job.count() == 4 and client.hget(key, "state") == b"idle")
+    client.hset(key, mapping={"state": "busy", "in_flight": 16})
+    wait_for("it to say so again", lambda: client.hmget(key, "state", "in_flight") == [b"idle", b"0"])
+    with client.pipeline() as pipe:
+        pipe.delete(key)
+        pipe.srem("rq:workers", key)
+        pipe.hset(key, "last_heartbeat", "2026-01-01T00:00:00.000000Z")
+        pipe.execute()
+    wait_for("it to be registered again", lambda: client.sismember("rq:workers", key) and client.hexists(key, "birth"))
+    for part in (worker, *parts):
+        part.send(signal.SIGTERM)
+        assert part.ended() in (0, 3), part.text
+    job.check()
