@@ -7,6 +7,7 @@ RQ's own keys are RQ's; they are named here only because our scripts must be han
 | `run` | hash | collector, producer (tokenizer), `budget set`; reclaim and workers (`deaths`) | the run's |
 | `run:ready` | string | collector, after it has seeded | until Redis restarts under another run_id |
 | `run:rates` | hash | collector: dataset -> tokens per second over the last minute | the run's |
+| `run:pieces:<digest>` | string | producer: what tells the texts of answers, so that they need not travel | the run's |
 | `run:seen` | string | renew, reclaim, collector, producer | half a lease |
 | `claim:<worker>` | string | claim | a lease |
 | `lock:producer:<dataset>`, `lock:collector` | string | their owners | a lease |
@@ -34,6 +35,10 @@ COLLECTOR_LOCK = "lock:collector"
 RQ_QUEUES = "rq:queues"
 RQ_SUSPENDED = "rq:suspended"
 RQ_WORKERS = "rq:workers"
+
+
+def pieces(digest: str) -> str:
+    return f"run:pieces:{digest}"
 
 
 def claim(worker: str) -> str:

@@ -11,7 +11,7 @@ from importlib import metadata
 from budget.errors import Refused
 
 # One more with every change after which an older part would misread a newer one, or the other way round.
-PROTOCOL = 1
+PROTOCOL = 2
 # What a script answers with, before the run's protocol and release.
 OTHER = "OTHERPROTOCOL"
 

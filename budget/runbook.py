@@ -211,6 +211,20 @@ def note_facts(connection: "redis.Redis", facts: Mapping[str, str]) -> None:
         client.hset(keys.RUN, mapping=dict(facts))
 
 
+def lay_down_pieces(connection: "redis.Redis", digest: str, packed: bytes) -> None:
+    """Keep a vocabulary's pieces. Before they are named in the facts: whoever reads those must find them."""
+    client: Any = connection
+    with translated():
+        client.set(keys.pieces(digest), packed)
+
+
+def pieces(connection: "redis.Redis", digest: str) -> bytes | None:
+    """The pieces of that digest, or None."""
+    client: Any = connection
+    with translated():
+        return client.get(keys.pieces(digest))
+
+
 def set_cap(connection: "redis.Redis", dataset: str, cap: int | None, *, from_file: bool = False) -> int | None:
     """Set a dataset's cap in tokens (None: no cap), at any time; returns the one before (None: none or unset).
 

@@ -209,6 +209,8 @@ class _Producer:
                 f"the run was collected under another tokenizer or chat template ({'; '.join(found)}): put "
                 f"{self._config.tokenizer} back as it was, or give the run another output folder and Redis database"
             )
+        if (packed := self._library.pieces()) is not None:
+            runbook.lay_down_pieces(self._connection, facts["pieces"], packed)
         runbook.note_facts(self._connection, {"tokenizer": json.dumps(facts)})
         self._noted = True
 

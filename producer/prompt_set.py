@@ -13,6 +13,7 @@ from producer.files import PromptSource, Row, find
 from producer.prompts import to_payload
 from workers.chat import ChatTokenizer
 from workers.contracts import DatasetConfig, Payload, RunConfig, TokenizerFacts
+from workers.pieces import digest_of, lay_down
 
 log = logging.getLogger("tokenmill.producer")
 
@@ -49,6 +50,10 @@ class Library(Protocol):
 
     def tokenizer_facts(self) -> dict[str, Any]:
         """What workers must know of the tokenizer: `TOKENIZER_FACTS`."""
+        ...
+
+    def pieces(self) -> bytes | None:
+        """What the facts' `pieces` name; None where the tokenizer has none."""
         ...
 
     def open(self, dataset: DatasetConfig) -> PromptSet: ...
@@ -94,6 +99,7 @@ class Files:
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._tokenizer: ChatTokenizer | None = None
+        self._laid: list[bytes | None] = []
 
     @property
     def tokenizer(self) -> ChatTokenizer:
@@ -113,7 +119,17 @@ class Files:
                 find(dataset.prompts)
 
     def tokenizer_facts(self) -> dict[str, Any]:
-        return {name: msgspec.to_builtins(getattr(self.tokenizer, name)) for name in TOKENIZER_FACTS}
+        facts = {
+            name: msgspec.to_builtins(getattr(self.tokenizer, name)) for name in TOKENIZER_FACTS if name != "pieces"
+        }
+        packed = self.pieces()
+        return {**facts, "pieces": "" if packed is None else digest_of(packed)}
+
+    def pieces(self) -> bytes | None:
+        if not self._laid:
+            backend = self.tokenizer.backend
+            self._laid = [None if backend is None else lay_down(backend, self.tokenizer.thinking)]
+        return self._laid[0]
 
     def open(self, dataset: DatasetConfig) -> FilePrompts:
         with _of(dataset):

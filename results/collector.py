@@ -23,6 +23,7 @@ from budget.sweep import sentence, sweep
 from results import dropped, seeding
 from results.entry import Entry
 from results.folder import OutputFolder
+from results.piece_store import PieceStore
 from results.rates import Rates
 from results.sink import Sink
 from results.stream import Batch, Stream
@@ -58,10 +59,11 @@ class Collector:
         self._wait_s = wait_s
         self._names = [dataset.name for dataset in config.datasets]
         self._folder = OutputFolder(config.output)
-        self._sinks = {name: Sink(self._folder, name) for name in self._names}
         self._connection = connections.connect(url)
         # It has its own way of waiting, which says so and can be stopped.
         self._connection.set_retry(Retry(NoBackoff(), 1))
+        self._pieces = PieceStore(self._connection, self._folder)
+        self._sinks = {name: Sink(self._folder, name, self._pieces.find) for name in self._names}
         self._ledger = Ledger(self._connection)
         self._stream = Stream(self._connection, self._names)
         lease_ms = config.timing.lease_ms
@@ -175,6 +177,7 @@ class Collector:
         if again or run_id != self._run_id:
             log.info("Redis was restarted or emptied: seeding the files into it again")
             entry.publish()
+            self._pieces.restore()
             entry.restore_facts()
         self._run_id = run_id
         restarted = again or runbook.was_restarted(self._connection)
@@ -257,6 +260,7 @@ class Collector:
         if not entry.is_seeded():
             self._seeded = False
             return False
+        self._when_allowed(lambda: self._pieces.note(entry.tokenizer))
         if now >= self._next_sweep:
             self._next_sweep = now + self._sweep_s
             self._sweep()

@@ -4,18 +4,20 @@ A file must hold only what the next start can read back to the same numbers, so 
 not say what the entry says is `Damaged`, and kept aside.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
-import zstandard
 
 from results import jsonl
 from results.errors import Damaged
 from results.index import digest, digest_of_job
 from workers.contracts import RejectLine
-from workers.encodings import MAX_JOB_BYTES, HostileJob, decode_job_data, encode_line, unpack_lines
+from workers.encodings import HostileJob, decode_job_data, encode_line, unpack_lines, unpack_records
+from workers.pieces import Pieces
 
 Fields = dict[bytes, bytes]
+PiecesOf = Callable[[str], Pieces | None]
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -36,8 +38,8 @@ class Rejection(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def understand(dataset: str, fields: Fields) -> Answer | Rejection:
-    """The meaning of an entry.
+def understand(dataset: str, fields: Fields, pieces_of: PiecesOf) -> Answer | Rejection:
+    """The meaning of an entry. `pieces_of` finds what tells the texts that did not travel.
 
     Raises:
         Damaged: it is not what a worker writes, with the reason.
@@ -48,12 +50,12 @@ def understand(dataset: str, fields: Fields) -> Answer | Rejection:
     if key is None:
         raise Damaged(f"{job!r} is no job of {dataset}")
     if kind == "commit":
-        return _answer(dataset, job, key, fields)
+        return _answer(dataset, job, key, fields, pieces_of)
     if kind == "poison":
         return rejection(dataset, job, key, _poison(dataset, job, fields))
     if kind not in ("reject", "retry"):
         raise Damaged(f"its kind is {kind!r}")
-    data = _unpacked(fields)
+    data = _unpacked(fields, unpack_lines)
     line = jsonl.parse_rejected(data)
     if isinstance(line, str) or b"\n" in data[:-1] or not data.endswith(b"\n"):
         raise Damaged("its line is not one line of JSON with an id")
@@ -76,9 +78,9 @@ def rejection(dataset: str, job: str, key: bytes, plain: dict[str, Any]) -> Reje
     return Rejection(key, "retried" if line.retried else "rejected", line, encode_line(plain))
 
 
-def _answer(dataset: str, job: str, key: bytes, fields: Fields) -> Answer:
+def _answer(dataset: str, job: str, key: bytes, fields: Fields, pieces_of: PiecesOf) -> Answer:
     tokens = _number(fields, b"tokens")
-    data = _unpacked(fields)
+    data = _unpacked(fields, lambda packed: unpack_records(packed, pieces_of))
     if not data.endswith(b"\n"):
         raise Damaged("its last line is torn")
     found, cut, turns, own = 0, False, list[int](), 0
@@ -125,12 +127,8 @@ def _number(fields: Fields, name: bytes) -> int:
     return int(value)
 
 
-def _unpacked(fields: Fields) -> bytes:
-    packed = fields.get(b"line", b"")
+def _unpacked(fields: Fields, unpack: Callable[[bytes], bytes]) -> bytes:
     try:
-        # A frame says how long it is unpacked, and would be given so much memory.
-        if zstandard.frame_content_size(packed) > MAX_JOB_BYTES:
-            raise Damaged(f"its lines would unpack to more than {MAX_JOB_BYTES:,} bytes")
-        return unpack_lines(packed)
-    except (ValueError, zstandard.ZstdError) as error:
+        return unpack(fields.get(b"line", b""))
+    except ValueError as error:
         raise Damaged(f"its lines cannot be unpacked: {error}") from error

@@ -120,6 +120,11 @@ class Entry:
             if cap is not None and in_file is not None
         }
 
+    @property
+    def tokenizer(self) -> str | None:
+        """The tokenizer's facts, as JSON; None before a producer has told them."""
+        return self._state.facts.get("tokenizer")
+
     def set_ready(self, run_id: str) -> None:
         client: Any = self._connection
         with translated():

@@ -74,6 +74,9 @@ class OutputFolder:
     def quarantine(self, dataset: str) -> Path:
         return self.path / dataset / "quarantine.jsonl"
 
+    def pieces(self, digest: str) -> Path:
+        return self.own / f"pieces-{digest}"
+
     def prepare(self, datasets: Iterable[str]) -> None:
         """Make the folders that are missing.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from budget import failpoints
 from results import entries
 from results.appender import Appender
-from results.entries import Answer, Fields, Rejection
+from results.entries import Answer, Fields, PiecesOf, Rejection
 from results.errors import Damaged
 from results.folder import OutputFolder
 from results.index import Index, digest_of_job, job_of
@@ -28,13 +28,14 @@ class Sink:
     ledger was just told to forget, and may have been told too late.
     """
 
-    def __init__(self, folder: OutputFolder, dataset: str) -> None:
+    def __init__(self, folder: OutputFolder, dataset: str, pieces_of: PiecesOf) -> None:
         self.dataset = dataset
         self.index = Index(dataset)
         self.unsettled: set[bytes] = set()
         self.forgotten: set[bytes] = set()
         self.foreign: set[str] = set()
         self._folder = folder
+        self._pieces_of = pieces_of
         self._answers = Appender(folder.answers(dataset))
         self._rejected = Appender(folder.rejected(dataset))
         self._quarantine = Appender(folder.quarantine(dataset))
@@ -63,7 +64,7 @@ class Sink:
                 the entry says, so the ledger is told once more.
         """
         try:
-            meaning = entries.understand(self.dataset, fields)
+            meaning = entries.understand(self.dataset, fields, self._pieces_of)
         except Damaged as damage:
             self._set_aside(entry, fields, damage)
             return

@@ -33,7 +33,7 @@ from workers.contracts import RunConfig
 from workers.engine import Engine
 from workers.errors import RunFault
 from workers.fleet import Fleet
-from workers.joining import Joined, agree_on_model, join
+from workers.joining import Joined, agree_on_model, join, with_pieces
 from workers.metrics import Exporter
 from workers.servers import PROBE_S, Servers
 from workers.sglang import Client, Model
@@ -174,12 +174,13 @@ class AsyncWorker(BaseWorker):
             raise Interrupted("stopped; run the same command again to continue")
 
     def _join(self) -> Joined | None:
-        return join(
+        joined = join(
             self.connection,
             wait_s=self._wait_s,
             stopping=lambda: self._signals > 0,
             say=lambda text: log.info("%s", text),
         )
+        return None if joined is None else with_pieces(self.connection, joined)
 
     def _register(self, config: RunConfig, logging_level: str | None, date_format: str, log_format: str) -> None:
         with connections.translated():

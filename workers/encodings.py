@@ -3,12 +3,14 @@
 import json
 import threading
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import zstandard
 
 from workers.contracts import JOB_FUNCTION, Payload, Record, RejectLine
+from workers.pieces import Asked, Pieces, Texts
 
 # Some 500 token ids.
 PLAIN_JOB_BYTES = 4096
@@ -82,15 +84,27 @@ def encode_line(line: Record | RejectLine | dict[str, Any]) -> bytes:
     Raises:
         ValueError: a number in it is NaN or infinite.
     """
-    plain = line if isinstance(line, dict) else {name: getattr(line, name) for name in line.__struct_fields__}
     if isinstance(line, Record):
-        # The ids are most of a line, and msgspec writes them ten times faster than json does.
-        ids = msgspec.json.encode({name: plain.pop(name) for name in _ID_FIELDS})
-        return (_ascii_by_msgspec(plain) or _ascii(plain))[:-1] + b"," + ids[1:] + b"\n"
+        return _with_texts(_without_texts(line), (line.text, line.thinking, line.visible))
+    plain = line if isinstance(line, dict) else {name: getattr(line, name) for name in line.__struct_fields__}
     return _ascii(plain) + b"\n"
 
 
-_ID_FIELDS = ("input_ids", "output_ids")
+_IDS = ("input_ids", "output_ids")
+_TEXTS = ("text", "thinking", "visible")
+
+
+def _without_texts(record: Record) -> bytes:
+    """A record's line without its texts, which stand last."""
+    plain = {name: getattr(record, name) for name in record.__struct_fields__ if name not in _TEXTS}
+    # The ids are most of a line, and msgspec writes them ten times faster than json does.
+    ids = msgspec.json.encode({name: plain.pop(name) for name in _IDS})
+    return (_ascii_by_msgspec(plain) or _ascii(plain))[:-1] + b"," + ids[1:] + b"\n"
+
+
+def _with_texts(line: bytes, texts: Texts) -> bytes:
+    plain: dict[str, Any] = dict(zip(_TEXTS, texts, strict=True))
+    return line[:-2] + b"," + (_ascii_by_msgspec(plain) or _ascii(plain))[1:] + b"\n"
 
 
 def _ascii(plain: dict[str, Any]) -> bytes:
@@ -115,6 +129,51 @@ def pack_lines(lines: list[bytes]) -> bytes:
     if not hasattr(_thread, "compressor"):
         _thread.compressor = zstandard.ZstdCompressor(level=1)
     return _thread.compressor.compress(b"".join(lines))
+
+
+# What zstd makes begins otherwise.
+_TOLD = b"told by "
+
+
+def pack_records(records: list[Record], pieces: Pieces | None) -> bytes:
+    """A job's lines as they travel, without the texts where `pieces` tell them all."""
+    if pieces is None or not all(map(pieces.tells, records)):
+        return pack_lines([encode_line(record) for record in records])
+    return b"%b%b\n%b" % (_TOLD, pieces.digest.encode(), pack_lines([_without_texts(record) for record in records]))
+
+
+def unpack_records(packed: bytes, pieces_of: Callable[[str], Pieces | None]) -> bytes:
+    """The lines that `pack_records` was given, to the byte. `pieces_of` finds pieces by their digest.
+
+    Raises:
+        ValueError: they are not what it made, or nobody has the pieces any more.
+    """
+    if not packed.startswith(_TOLD):
+        return unpack_lines(packed)
+    name, _, lines = packed.removeprefix(_TOLD).partition(b"\n")
+    digest = name.decode("ascii", "replace")
+    pieces = pieces_of(digest)
+    if pieces is None:
+        raise ValueError(f"what tells its text ({digest[:40]}) is gone from Redis and the output folder")
+    return b"".join(_told(line, pieces) for line in unpack_lines(lines).splitlines(keepends=True))
+
+
+_asked = msgspec.json.Decoder(Asked)
+
+
+def _told(line: bytes, pieces: Pieces) -> bytes:
+    try:
+        asked = _asked.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # Lone surrogates in what was asked, which only json reads.
+        try:
+            asked = msgspec.convert(json.loads(line), Asked)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"a line of it is not a record: {error}") from error
+    texts = pieces.texts(asked)
+    if texts is None or not line.endswith(b"]}\n"):
+        raise ValueError("its ids do not tell its text")
+    return _with_texts(line, texts)
 
 
 def unpack_lines(packed: bytes) -> bytes:

@@ -23,6 +23,7 @@ from workers.attempt import Completion
 from workers.contracts import RunConfig
 from workers.errors import RunFault
 from workers.flight import Flight
+from workers.pieces import Pieces
 from workers.servers import Servers
 from workers.settlement import Settlement, settle
 from workers.stubborn import Stubborn
@@ -37,6 +38,7 @@ class Endings:
     Args:
         complain: called with what is in the way.
         end_run: called with a fault of the run itself, or of Redis.
+        pieces: what tells the texts of answers.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Endings:
         suspects: Suspects,
         complain: Callable[[str], None],
         end_run: Callable[[Problem], None],
+        pieces: Pieces | None = None,
     ) -> None:
         self.wasted: dict[str, int] = {}
         self.leaving = asyncio.Event()
@@ -59,6 +62,7 @@ class Endings:
         self._suspects = suspects
         self._complain = complain
         self._end_run = end_run
+        self._pieces = pieces
         self._stubborn = Stubborn()
         self._running: set[asyncio.Task[None]] = set()
 
@@ -97,7 +101,12 @@ class Endings:
         if isinstance(outcome, outcomes.RunFault):
             self._end_run(RunFault(f"server {server.url} refuses every request: {outcome.detail}"))
         settlement = settle(
-            outcome, lease=flight.lease, payload=flight.payload, worker=self._worker, config=self._config
+            outcome,
+            lease=flight.lease,
+            payload=flight.payload,
+            worker=self._worker,
+            config=self._config,
+            pieces=self._pieces,
         )
         await self.conclude(flight.lease, settlement, generated=flight.attempt.done_tokens)
 

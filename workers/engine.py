@@ -86,6 +86,7 @@ class Engine:
             suspects=self.suspects,
             complain=self._complain,
             end_run=self._end_run,
+            pieces=joined.pieces,
         )
         self._stalls = Stalls(servers, joined.config.timing.stall_ms / 1000, self._give_up_all)
         self._turns = Turns(joined.config)

@@ -17,6 +17,7 @@ from budget.connections import RedisAway
 from budget.errors import OutsideFault
 from workers.contracts import RunConfig, TokenizerFacts
 from workers.errors import WrongModel
+from workers.pieces import Pieces, found
 from workers.sglang import Model
 
 # Without `answer_s`, an answer may take this long for each token asked for, and never less than ten minutes altogether.
@@ -31,6 +32,7 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
 
     config: RunConfig
     facts: TokenizerFacts
+    pieces: Pieces | None = None
 
     def sampling(self, dataset: str) -> dict[str, Any]:
         """What is sent with every request of a dataset: the model's own defaults with the run file's on top."""
@@ -82,6 +84,13 @@ def join(
             said = waiting_for
         time.sleep(POLL_S)
     return None
+
+
+def with_pieces(connection: "redis.Redis", joined: Joined) -> Joined:
+    """The same with what tells the texts of answers, for a worker of many jobs; without it, it sends them along."""
+    digest = joined.facts.pieces
+    packed = runbook.pieces(connection, digest) if digest else None
+    return msgspec.structs.replace(joined, pieces=found(packed, digest))
 
 
 def agree_on_model(connection: "redis.Redis", model: Model, url: str, *, any_weights: bool = False) -> None:

@@ -9,7 +9,8 @@ from budget.verbs import Call, Lease
 from workers import outcomes
 from workers.attempt import Completion
 from workers.contracts import Payload, RejectLine, RunConfig
-from workers.encodings import encode_line, pack_lines
+from workers.encodings import encode_line, pack_lines, pack_records
+from workers.pieces import Pieces
 
 # A prompt is charged at most so many failures before it is rejected; of deaths `budget.rules.is_poison` decides.
 MAX_FAILURES = 3
@@ -25,9 +26,18 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settle(
-    outcome: "Completion | outcomes.Outcome", *, lease: Lease, payload: Payload | None, worker: str, config: RunConfig
+    outcome: "Completion | outcomes.Outcome",
+    *,
+    lease: Lease,
+    payload: Payload | None,
+    worker: str,
+    config: RunConfig,
+    pieces: Pieces | None = None,
 ) -> Settlement:
-    """The settlement of an attempt's outcome. A run's fault gives the job back, charged with nothing."""
+    """The settlement of an attempt's outcome. A run's fault gives the job back, charged with nothing.
+
+    `pieces`: a text that they tell does not travel.
+    """
     match outcome:
         case Completion(truncated=True) if config.truncated == "reject":
             detail = f"the answer was cut after {outcome.records[-1].completion_tokens} tokens"
@@ -38,7 +48,7 @@ def settle(
                 worker=worker,
                 tokens=outcome.tokens,
                 truncated=outcome.truncated,
-                line=pack_lines([encode_line(record) for record in outcome.records]),
+                line=pack_records(outcome.records, pieces),
             )
             return Settlement(call=call, kind="commit", detail="", wasted=0)
         case outcomes.Reject(reason=reason, detail=detail, wasted=wasted):

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 from redis import Redis
 from rq.command import send_shutdown_command
+from tokenizers import Tokenizer
 
 from budget.errors import Exit
-from tests.e2e_support import HELD_TOKENS, ROOT, Job, RedisServer, Running, Simulator, prompts, wait_for
+from tests.e2e_support import HELD_TOKENS, ROOT, TOKENIZER, Job, RedisServer, Running, Simulator, prompts, wait_for
 
 StartSimulator = Callable[..., Simulator]
 
@@ -143,10 +144,15 @@ def test_kill_9_of_the_collector_loses_no_answer(
     collect.kill()
     wait_for("all answers in Redis", lambda: sum(redis_server.spent(name) for name in job.names) == 60 * HELD_TOKENS)
     assert push.is_running, "it waits for the results to be written"
+    waiting = [fields[b"line"] for name in job.names for _, fields in redis_server.client.xrange(f"results:{name}")]
+    assert waiting and all(line.startswith(b"told by ") for line in waiting), "texts that ids tell stay behind"
     again = job.start("collect")
     job.finish(again, push, work)
     job.check_all_answered()
     assert simulator.served(*job.names) == 60
+    tokenizer = Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    for line in (line for name in job.names for line in job.lines(name)):
+        assert line["text"] == tokenizer.decode(line["output_ids"])
 
 
 def test_caps_changed_in_mid_run(job: Job, redis_server: RedisServer, start_simulator: StartSimulator) -> None:

@@ -24,6 +24,8 @@ import pytest
 from budget.errors import Exit
 from workers import outcomes
 from workers.chat import ChatTokenizer
+from workers.contracts import Record
+from workers.pieces import Pieces, lay_down
 from workers.servers import Servers
 from workers.sglang import Client
 from workers.simulator.config import SimulatorConfig
@@ -239,10 +241,16 @@ def test_three_public_sets_and_prompts_that_are_hard_on_a_server(server: RealSer
     verified(file)
 
     chat = ChatTokenizer.load(str(MODEL))
+    assert chat.backend is not None
+    packed = lay_down(chat.backend)
+    assert packed is not None
+    pieces = Pieces(packed)
     records = {name: lines(tmp_path, name) for name in ("human_eval", "gsm8k", "mt_bench", "hard")}
     for dataset in records.values():
         for record in dataset:
             check_record(record, chat)
+            told = pieces.tells(msgspec.convert(record, Record))
+            assert told == (record["matched"] != "."), "what its ids tell of a text is what the server says"
             sampling = {**record["sampling"], "max_new_tokens": 48, "stop": None}
             sampling.pop("logit_bias", None)
             asked = {"temperature": 0.7, "top_p": 0.95, "top_k": 30, "max_new_tokens": 48, "stop": None}

@@ -135,6 +135,9 @@ class Shelf:
     def tokenizer_facts(self) -> dict[str, Any]:
         return self.facts
 
+    def pieces(self) -> bytes | None:
+        return None
+
     def open(self, dataset: DatasetConfig) -> Memory:
         return self.prompts[dataset.name]
 
