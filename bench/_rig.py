@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import redis
 from rq.utils import now, utcformat
+from tokenizers import Tokenizer
 
 from budget import connections, keys, runbook, verbs
 from budget.ledger import Ledger
@@ -22,7 +23,11 @@ from budget.protocol import PROTOCOL
 from tokenmill.embedded import EmbeddedRedis
 from workers.contracts import DatasetConfig, Payload, RunConfig, job_id
 from workers.encodings import encode_job_data
+from workers.pieces import digest_of, lay_down
 
+TOKENIZER = Path(__file__).resolve().parent.parent / "examples" / "tokenizer"
+# Its ids.
+VOCABULARY = 2000
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -49,8 +54,10 @@ def a_redis() -> Generator["tuple[redis.Redis, str]"]:
         yield connections.connect(server.url), server.url
 
 
-def publish(connection: "redis.Redis", servers: list[str], *, datasets: int, concurrency: int) -> RunConfig:
-    """A run without files: what collector and producer would say of it."""
+def publish(
+    connection: "redis.Redis", servers: list[str], *, datasets: int, concurrency: int, tokenizer: bool = False
+) -> RunConfig:
+    """A run without files: what collector and producer would say of it, with `tokenizer` also of the examples' one."""
     config = RunConfig(
         name="bench",
         output="/nowhere",
@@ -75,7 +82,12 @@ def publish(connection: "redis.Redis", servers: list[str], *, datasets: int, con
         max_samples={},
     )
     runbook.apply_file_caps(connection, {dataset.name: None for dataset in config.datasets})
-    runbook.note_facts(connection, {"tokenizer": json.dumps({"vocab_size": 32_000})})
+    packed = lay_down(Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))) if tokenizer else None
+    pieces = ""
+    if packed is not None:
+        pieces = digest_of(packed)
+        runbook.lay_down_pieces(connection, pieces, packed)
+    runbook.note_facts(connection, {"tokenizer": json.dumps({"vocab_size": VOCABULARY, "pieces": pieces})})
     client: Any = connection
     client.set(keys.READY, runbook.run_id(connection))
     return config
@@ -90,7 +102,7 @@ def enqueue(connection: "redis.Redis", config: RunConfig, dataset: str, count: i
             verbs.Queued(
                 job=job_id(dataset, str(number)),
                 data=encode_job_data(
-                    Payload(dataset=dataset, id=str(number), input_ids=[number % 30_000, *range(100, 400)])
+                    Payload(dataset=dataset, id=str(number), input_ids=[number % VOCABULARY, *range(100, 400)])
                 ),
                 worst=4096,
                 description=str(number),

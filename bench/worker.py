@@ -1,8 +1,9 @@
-"""CPU per completed job: our worker, a bare httpx client on the same transport, a stock RQ worker.
+"""CPU per completed job: our worker, a bare httpx client on the same transport, stock RQ workers.
 
-All in one run against one simulated server whose answers take a second and are 17 KB on average, a half
-more or less so that they end at all times, at 64, 256 and 1,024 requests in flight.
-Printed are CPU milliseconds per job of the client process alone (user and
+All in one run against simulated servers whose answers are 17 KB on average: those of ours and of the bare client
+take a second, a half more or less so that they end at all times, at 64, 256 and 1,024 requests in flight; stock
+workers, who have one in flight and wait for it, are given quick ones, and ask with one httpx client a process.
+Printed are CPU milliseconds per job of the client process alone, work-horses included (user and
 system), and ratios; the shares of Redis and of the server are not in them.
 
     python bench/worker.py [--repeats 3] [--seconds 8] [--json FILE]
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +34,22 @@ from workers.simulator.lengths import LengthSpec
 from workers.simulator.process import SimulatorProcess
 
 IN_FLIGHT = (64, 256, 1024)
-# 1,400 ids and their text are about 17 KB of JSON.
-TOKENS = 1400
+# So many ids and their text are about 17 KB of JSON.
+TOKENS = 1650
 SECONDS_AN_ANSWER = 1.0
-NO_OP_JOBS = 3000
+QUICK_S = 0.005
+STOCK = {"SimpleWorker": 200, "Worker": 60}
+STOCK_AGAINST = 256
+# Some 300 tokens, as the others are asked.
+PROMPT = "what the tokens of an answer are worth, in short sentences " * 20
 
 
-def simulator() -> SimulatorProcess:
+def simulator(seconds_an_answer: float) -> SimulatorProcess:
     return SimulatorProcess.start(
         SimulatorConfig(
+            tokenizer=str(_rig.TOKENIZER),
             max_running_requests=4096,
-            step_s_base=SECONDS_AN_ANSWER / TOKENS,
+            step_s_base=seconds_an_answer / TOKENS,
             step_s_per_request=0.0,
             lengths={"*": LengthSpec(shape="uniform", mean=TOKENS, sigma=0.5)},
         )
@@ -53,7 +60,7 @@ def ours(connection: "redis.Redis", url: str, server: str, in_flight: int, secon
     """CPU milliseconds per job of one `tokenmill work` process, after it has filled its slots."""
     client: Any = connection
     client.flushall()
-    config = _rig.publish(connection, [server], datasets=1, concurrency=in_flight)
+    config = _rig.publish(connection, [server], datasets=1, concurrency=in_flight, tokenizer=True)
     jobs = int(in_flight * (seconds / SECONDS_AN_ANSWER + 4))
     _rig.enqueue(connection, config, "D0", jobs)
     arguments = ["-c", "from workers.async_worker import *; from budget import connections, environment as e; "
@@ -80,7 +87,7 @@ async def bare_client(server: str, in_flight: int, seconds: float) -> float:
             turn = 0
             while going_on:
                 turn += 1
-                ids = [(number * 7919 + turn) % 30_000, *range(100, 400)]
+                ids = [(number * 7919 + turn) % _rig.VOCABULARY, *range(100, 400)]
                 body = json.dumps({"input_ids": ids, "sampling_params": {"max_new_tokens": 4096}}).encode()
                 answer = await client.post(
                     f"{server}/generate", content=body, headers={"content-type": "application/json"}
@@ -107,23 +114,27 @@ def bare(server: str, in_flight: int, seconds: float) -> float:
     return float(printed.stdout)
 
 
-def stock(connection: "redis.Redis", url: str) -> float:
-    """CPU milliseconds per no-op job of RQ's SimpleWorker: bookkeeping alone, no request at all."""
+def stock(connection: "redis.Redis", url: str, server: str, kind: str) -> float:
+    """CPU milliseconds per job of a stock RQ worker: its start and end are taken off."""
     client: Any = connection
-    command = [sys.executable, "-m", "rq.cli", "worker", "-w", "rq.worker.SimpleWorker"]
-    command += ["--burst", "-q", "--url", url, "noop"]
+    here = Path(__file__).parent
+    command = [sys.executable, "-m", "rq.cli", "worker", "-c", "_others_rq", "-w", f"rq.worker.{kind}"]
+    command += ["--burst", "-q", "--url", url, "stock"]
 
     def burst(jobs: int) -> float:
         client.flushall()
-        queue = Queue("noop", connection=connection)
+        queue = Queue("stock", connection=connection)
         for number in range(jobs):
-            queue.enqueue("operator.neg", number)
+            asked = [{"role": "user", "content": f"{number} {PROMPT}"}]
+            queue.enqueue("_others_rq.ask", str(number), asked, server, os.devnull, 4096, 10**12)
         before = os.times()
-        subprocess.run(command, cwd=Path(__file__).parent, check=True, capture_output=True)
+        subprocess.run(command, cwd=here, check=True, capture_output=True)
         after = os.times()
+        assert int(client.get("spent") or 0) >= jobs
         return after.children_user + after.children_system - before.children_user - before.children_system
 
-    return (burst(NO_OP_JOBS) - burst(0)) * 1000 / NO_OP_JOBS
+    jobs = STOCK[kind]
+    return (burst(jobs) - burst(0)) * 1000 / jobs
 
 
 def main() -> None:
@@ -133,28 +144,36 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows: dict[int, dict[str, list[float]]] = {number: {"ours": [], "bare": []} for number in IN_FLIGHT}
-    with _rig.a_redis() as (connection, url):
-        server = simulator()
-        try:
-            for _ in range(options.repeats):
-                for number in IN_FLIGHT:
-                    rows[number]["bare"].append(bare(server.url, number, options.seconds))
-                    rows[number]["ours"].append(ours(connection, url, server.url, number, options.seconds))
-        finally:
-            server.stop()
-        no_op_ms = statistics.median(stock(connection, url) for _ in range(options.repeats))
+    stocks: dict[str, list[float]] = {kind: [] for kind in STOCK}
+    with _rig.a_redis() as (connection, url), ExitStack() as stack:
+        slow, quick = simulator(SECONDS_AN_ANSWER), simulator(QUICK_S)
+        stack.callback(slow.stop)
+        stack.callback(quick.stop)
+        for _ in range(options.repeats):
+            for number in IN_FLIGHT:
+                rows[number]["bare"].append(bare(slow.url, number, options.seconds))
+                rows[number]["ours"].append(ours(connection, url, slow.url, number, options.seconds))
+            for kind, found in stocks.items():
+                found.append(stock(connection, url, quick.url, kind))
     print(f"{_rig.machine()}; medians of {options.repeats}, CPU ms per job of the client process")
     print("| in flight | bare httpx + aiohttp | tokenmill work | ratio | ratio, range |")
     print("|---|---|---|---|---|")
     for number, row in rows.items():
-        ratios = [one / other for one, other in zip(row["ours"], row["bare"], strict=True)]
         print(
             f"| {number} | {statistics.median(row['bare']):.2f} | {statistics.median(row['ours']):.2f} "
-            f"| {statistics.median(ratios):.2f} | {min(ratios):.2f} to {max(ratios):.2f} |"
+            f"| {spread(row['ours'], row['bare'])} |"
         )
-    print(f"stock RQ SimpleWorker, a no-op job (bookkeeping alone): {no_op_ms:.2f} ms")
+    print(f"| stock RQ | CPU ms | times ours at {STOCK_AGAINST} | range |\n|---|---|---|---|")
+    for kind, found in stocks.items():
+        print(f"| {kind} | {statistics.median(found):.1f} | {spread(found, rows[STOCK_AGAINST]['ours'])} |")
     if options.json:
-        options.json.write_text(json.dumps({"machine": _rig.machine(), "rows": rows, "simple_worker_ms": no_op_ms}))
+        options.json.write_text(json.dumps({"machine": _rig.machine(), "rows": rows, "stock": stocks}))
+
+
+def spread(some: list[float], others: list[float]) -> str:
+    """The ratios of each repeat: their median, and their range."""
+    ratios = [one / other for one, other in zip(some, others, strict=True)]
+    return f"{statistics.median(ratios):.2f} | {min(ratios):.2f} to {max(ratios):.2f}"
 
 
 if __name__ == "__main__":
