@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import random
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 import redis
 from rq.utils import now, utcformat
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from budget import connections, keys, runbook, verbs
 from budget.ledger import Ledger
@@ -25,9 +26,8 @@ from workers.contracts import DatasetConfig, Payload, RunConfig, job_id
 from workers.encodings import encode_job_data
 from workers.pieces import digest_of, lay_down
 
-TOKENIZER = Path(__file__).resolve().parent.parent / "examples" / "tokenizer"
-# Its ids.
-VOCABULARY = 2000
+VOCABULARY = 20_000
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -55,9 +55,14 @@ def a_redis() -> Generator["tuple[redis.Redis, str]"]:
 
 
 def publish(
-    connection: "redis.Redis", servers: list[str], *, datasets: int, concurrency: int, tokenizer: bool = False
+    connection: "redis.Redis",
+    servers: list[str],
+    *,
+    datasets: int,
+    concurrency: int,
+    tokenizer: "Tokenizer | None" = None,
 ) -> RunConfig:
-    """A run without files: what collector and producer would say of it, with `tokenizer` also of the examples' one."""
+    """A run without files: what collector and producer would say of it, and of the tokenizer."""
     config = RunConfig(
         name="bench",
         output="/nowhere",
@@ -82,7 +87,7 @@ def publish(
         max_samples={},
     )
     runbook.apply_file_caps(connection, {dataset.name: None for dataset in config.datasets})
-    packed = lay_down(Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))) if tokenizer else None
+    packed = None if tokenizer is None else lay_down(tokenizer)
     pieces = ""
     if packed is not None:
         pieces = digest_of(packed)
@@ -114,6 +119,25 @@ def enqueue(connection: "redis.Redis", config: RunConfig, dataset: str, count: i
                 dataset=dataset, jobs=jobs, all_datasets=names, lease_ms=30_000, now=utcformat(now()), inputs=count
             )
         )
+
+
+def a_tokenizer(folder: Path) -> Tokenizer:
+    """A tokenizer of short words in ASCII, as answers in English or code are, for simulated servers; in the folder.
+
+    What a tokenizer with tokens of single bytes makes of random ids is not text: each second word of it is torn.
+    """
+    words = [f"{random.Random(number).getrandbits(24):x}"[: 2 + number % 5] for number in range(2 * VOCABULARY)]
+    vocabulary = dict.fromkeys([chr(letter) for letter in range(33, 127)] + [f"Ġ{word}" for word in words])
+    ids = {token: number for number, token in enumerate(list(vocabulary)[: VOCABULARY - 1])}
+    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<|end|>", special=True)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>", "chat_template": TEMPLATE})
+    )
+    return tokenizer
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 """CPU per completed job: our worker, a bare httpx client on the same transport, stock RQ workers.
 
-All in one run against simulated servers whose answers are 17 KB on average: those of ours and of the bare client
-take a second, a half more or less so that they end at all times, at 64, 256 and 1,024 requests in flight; stock
-workers, who have one in flight and wait for it, are given quick ones, and ask with one httpx client a process.
-Printed are CPU milliseconds per job of the client process alone, work-horses included (user and
-system), and ratios; the shares of Redis and of the server are not in them.
+All in one run against one simulated server whose answers take a second and are 17 KB on average, a half
+more or less so that they end at all times, at 64, 256 and 1,024 requests in flight; stock workers, who have one in
+flight each, are eight, and ask with one httpx client a process. Printed are CPU milliseconds per job of the client
+processes alone, work-horses included (user and system), and ratios; the shares of Redis and of the server are not
+in them.
 
     python bench/worker.py [--repeats 3] [--seconds 8] [--json FILE]
 """
@@ -16,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +28,7 @@ import httpx
 import httpx_aiohttp
 import redis
 from rq import Queue
+from tokenizers import Tokenizer
 
 from budget import keys
 from workers.simulator.config import SimulatorConfig
@@ -35,32 +37,34 @@ from workers.simulator.process import SimulatorProcess
 
 IN_FLIGHT = (64, 256, 1024)
 # So many ids and their text are about 17 KB of JSON.
-TOKENS = 1650
+TOKENS = 1450
 SECONDS_AN_ANSWER = 1.0
-QUICK_S = 0.005
-STOCK = {"SimpleWorker": 200, "Worker": 60}
+STOCK = ("SimpleWorker", "Worker")
+STOCK_WORKERS, STOCK_JOBS = 8, 96
 STOCK_AGAINST = 256
 # Some 300 tokens, as the others are asked.
-PROMPT = "what the tokens of an answer are worth, in short sentences " * 20
+PROMPT = "what the tokens of an answer are worth, in short sentences " * 5
 
 
-def simulator(seconds_an_answer: float) -> SimulatorProcess:
+def simulator(tokenizer: Path) -> SimulatorProcess:
     return SimulatorProcess.start(
         SimulatorConfig(
-            tokenizer=str(_rig.TOKENIZER),
+            tokenizer=str(tokenizer),
             max_running_requests=4096,
-            step_s_base=seconds_an_answer / TOKENS,
+            step_s_base=SECONDS_AN_ANSWER / TOKENS,
             step_s_per_request=0.0,
             lengths={"*": LengthSpec(shape="uniform", mean=TOKENS, sigma=0.5)},
         )
     )
 
 
-def ours(connection: "redis.Redis", url: str, server: str, in_flight: int, seconds: float) -> float:
+def ours(
+    connection: "redis.Redis", url: str, server: str, in_flight: int, seconds: float, tokenizer: Tokenizer
+) -> float:
     """CPU milliseconds per job of one `tokenmill work` process, after it has filled its slots."""
     client: Any = connection
     client.flushall()
-    config = _rig.publish(connection, [server], datasets=1, concurrency=in_flight, tokenizer=True)
+    config = _rig.publish(connection, [server], datasets=1, concurrency=in_flight, tokenizer=tokenizer)
     jobs = int(in_flight * (seconds / SECONDS_AN_ANSWER + 4))
     _rig.enqueue(connection, config, "D0", jobs)
     arguments = ["-c", "from workers.async_worker import *; from budget import connections, environment as e; "
@@ -115,9 +119,8 @@ def bare(server: str, in_flight: int, seconds: float) -> float:
 
 
 def stock(connection: "redis.Redis", url: str, server: str, kind: str) -> float:
-    """CPU milliseconds per job of a stock RQ worker: its start and end are taken off."""
+    """CPU milliseconds per job of stock RQ workers, one request in flight each; their start and end are taken off."""
     client: Any = connection
-    here = Path(__file__).parent
     command = [sys.executable, "-m", "rq.cli", "worker", "-c", "_others_rq", "-w", f"rq.worker.{kind}"]
     command += ["--burst", "-q", "--url", url, "stock"]
 
@@ -128,13 +131,13 @@ def stock(connection: "redis.Redis", url: str, server: str, kind: str) -> float:
             asked = [{"role": "user", "content": f"{number} {PROMPT}"}]
             queue.enqueue("_others_rq.ask", str(number), asked, server, os.devnull, 4096, 10**12)
         before = os.times()
-        subprocess.run(command, cwd=here, check=True, capture_output=True)
+        workers = [subprocess.Popen(command, cwd=Path(__file__).parent) for _ in range(STOCK_WORKERS)]
+        assert [worker.wait() for worker in workers] == [0] * STOCK_WORKERS
         after = os.times()
         assert int(client.get("spent") or 0) >= jobs
         return after.children_user + after.children_system - before.children_user - before.children_system
 
-    jobs = STOCK[kind]
-    return (burst(jobs) - burst(0)) * 1000 / jobs
+    return (burst(STOCK_JOBS) - burst(0)) * 1000 / STOCK_JOBS
 
 
 def main() -> None:
@@ -146,15 +149,16 @@ def main() -> None:
     rows: dict[int, dict[str, list[float]]] = {number: {"ours": [], "bare": []} for number in IN_FLIGHT}
     stocks: dict[str, list[float]] = {kind: [] for kind in STOCK}
     with _rig.a_redis() as (connection, url), ExitStack() as stack:
-        slow, quick = simulator(SECONDS_AN_ANSWER), simulator(QUICK_S)
-        stack.callback(slow.stop)
-        stack.callback(quick.stop)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tm-bench-")))
+        tokenizer = _rig.a_tokenizer(folder)
+        server = simulator(folder)
+        stack.callback(server.stop)
         for _ in range(options.repeats):
             for number in IN_FLIGHT:
-                rows[number]["bare"].append(bare(slow.url, number, options.seconds))
-                rows[number]["ours"].append(ours(connection, url, slow.url, number, options.seconds))
+                rows[number]["bare"].append(bare(server.url, number, options.seconds))
+                rows[number]["ours"].append(ours(connection, url, server.url, number, options.seconds, tokenizer))
             for kind, found in stocks.items():
-                found.append(stock(connection, url, quick.url, kind))
+                found.append(stock(connection, url, server.url, kind))
     print(f"{_rig.machine()}; medians of {options.repeats}, CPU ms per job of the client process")
     print("| in flight | bare httpx + aiohttp | tokenmill work | ratio | ratio, range |")
     print("|---|---|---|---|---|")

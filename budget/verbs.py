@@ -67,11 +67,12 @@ class Gate(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of claim: the jobs taken, and why there were no more."""
+    """The answer of claim: the jobs taken, why there were no more, and how many results wait for the collector."""
 
     status: ClaimStatus
     leases: list[Lease]
     gates: dict[str, Gate]
+    waiting: int
 
 
 class Renewal(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +157,7 @@ def claim(
     served = list(datasets)
 
     def parse(answer: Any) -> Claimed:
-        status, jobs, states = cast(tuple[bytes, list[Any], list[Any]], answer)
+        status, jobs, states, waiting = cast(tuple[bytes, list[Any], list[Any], int], answer)
         leases = [
             Lease(
                 dataset=served[int(cast(int, index))],
@@ -173,7 +174,7 @@ def claim(
             name: Gate(cast(GateState, _text(state)), queued)
             for name, (state, queued) in zip(served, states, strict=False)
         }
-        return Claimed(status=cast(ClaimStatus, _text(status)), leases=leases, gates=gates)
+        return Claimed(status=cast(ClaimStatus, _text(status)), leases=leases, gates=gates, waiting=waiting)
 
     args: list[Arg] = [nonce, worker, k, lease_ms, admission, int(holds_suspect), max_waiting, now]
     args += [len(served), len(all_datasets), *reservations]

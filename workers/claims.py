@@ -25,7 +25,8 @@ class Settled(Protocol):
 
 
 class Claims:
-    """The claims of one worker. `suspended`: a person has stopped all claims (`rq suspend`).
+    """The claims of one worker. `suspended`: a person has stopped all claims (`rq suspend`). `waiting`: results that
+    waited for the collector at the last one.
 
     Args:
         complain: called with what is in the way.
@@ -42,6 +43,7 @@ class Claims:
         complain: Callable[[str], None],
     ) -> None:
         self.suspended = False
+        self.waiting = 0
         self._worker = worker
         self._config = config
         self._ledger = ledger
@@ -78,6 +80,7 @@ class Claims:
             failpoints.hit("after_claim")
         self._unanswered = None
         self.suspended = claimed.status == "suspended"
+        self.waiting = claimed.waiting
         if claimed.status == "notready":
             self._complain("waiting for the collector to tell Redis what the files hold")
         if claimed.status != "ok":

@@ -38,7 +38,7 @@ class Endings:
     Args:
         complain: called with what is in the way.
         end_run: called with a fault of the run itself, or of Redis.
-        pieces: what tells the texts of answers.
+        pieces: asked for what tells the texts of answers that need not travel.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Endings:
         suspects: Suspects,
         complain: Callable[[str], None],
         end_run: Callable[[Problem], None],
-        pieces: Pieces | None = None,
+        pieces: Callable[[], Pieces | None],
     ) -> None:
         self.wasted: dict[str, int] = {}
         self.leaving = asyncio.Event()
@@ -106,7 +106,7 @@ class Endings:
             payload=flight.payload,
             worker=self._worker,
             config=self._config,
-            pieces=self._pieces,
+            pieces=self._pieces(),
         )
         await self.conclude(flight.lease, settlement, generated=flight.attempt.done_tokens)
 

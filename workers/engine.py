@@ -25,6 +25,7 @@ from workers.endings import Endings
 from workers.flight import Flight
 from workers.joining import Joined
 from workers.leases import Leases
+from workers.pieces import Pieces
 from workers.rendering import Turns
 from workers.server import Server
 from workers.servers import Servers
@@ -38,6 +39,8 @@ CLAIM_BATCH = 64
 IDLE_FIRST_S = 0.05
 IDLE_LONGEST_S = 1.0
 COLD_PATIENCE_S = 5.0
+# Results pile up where this part of the most that may wait does.
+PILED_UP = 100
 
 
 class Engine:
@@ -86,7 +89,7 @@ class Engine:
             suspects=self.suspects,
             complain=self._complain,
             end_run=self._end_run,
-            pieces=joined.pieces,
+            pieces=self._pieces,
         )
         self._stalls = Stalls(servers, joined.config.timing.stall_ms / 1000, self._give_up_all)
         self._turns = Turns(joined.config)
@@ -123,6 +126,10 @@ class Engine:
     def wasted(self) -> dict[str, int]:
         """Tokens made in vain, by dataset."""
         return self.endings.wasted
+
+    def _pieces(self) -> Pieces | None:
+        """What tells the texts of answers, where results pile up in Redis; else to look costs more than the texts."""
+        return self.joined.pieces if self._claims.waiting > self.config.max_waiting_results // PILED_UP else None
 
     # -- stopping
 

@@ -2,7 +2,7 @@
 -- A repeated nonce is answered with the same jobs (those of them still held), so a re-sent command takes nothing twice.
 -- KEYS: run, run:ready, run:seen, claim:<worker>, rq:suspended, a block for each served dataset, then spent and hash of every dataset
 -- ARGV: nonce, worker, k, lease_ms, admission, holds_suspect, max_waiting, started_at, served, all, then the reservation of each served dataset
--- RETURNS: status (ok, notready, suspended), jobs as {dataset index, job, token, data, attempt, failures, deaths}, and {state, queued} of each served dataset
+-- RETURNS: status (ok, notready, suspended), jobs as {dataset index, job, token, data, attempt, failures, deaths}, {state, queued} of each served dataset, and how many results wait for the collector
 
 local nonce, worker, k, lease_ms, admission = ARGV[1], ARGV[2], int(ARGV[3]), int(ARGV[4]), ARGV[5]
 local holds_suspect, max_waiting, started_at = ARGV[6] == '1', int(ARGV[7]), ARGV[8]
@@ -15,7 +15,7 @@ end
 
 local refusal = other_protocol(KEYS[1])
 if refusal then return refusal end
-if not is_ready(KEYS[2]) then return { 'notready', {}, {} } end
+if not is_ready(KEYS[2]) then return { 'notready', {}, {}, 0 } end
 
 local before = redis.call('GET', KEYS[4])
 if before then
@@ -26,10 +26,10 @@ if before then
       local lease = parse_lease(redis.call('HGET', block(6 + taken[1] * BLOCK).leases, taken[2]))
       if lease and lease.token == taken[3] then jobs[#jobs + 1] = answer(taken[1], taken[2], taken[3]) end
     end
-    return { 'ok', jobs, known[3] }
+    return { 'ok', jobs, known[3], known[4] }
   end
 end
-if redis.call('EXISTS', KEYS[5]) == 1 then return { 'suspended', {}, {} } end
+if redis.call('EXISTS', KEYS[5]) == 1 then return { 'suspended', {}, {}, 0 } end
 
 local now = now_ms()
 local total = totals(KEYS[1], 6 + served * BLOCK, all)
@@ -130,5 +130,5 @@ for i, f in ipairs(sets) do
   end
   states[i] = { f.state, math.max(0, f.queued - f.cursor + #f.later) }
 end
-redis.call('SET', KEYS[4], cmsgpack.pack({ nonce, taken, states }), 'PX', lease_ms)
-return { 'ok', jobs, states }
+redis.call('SET', KEYS[4], cmsgpack.pack({ nonce, taken, states, waiting }), 'PX', lease_ms)
+return { 'ok', jobs, states, waiting }

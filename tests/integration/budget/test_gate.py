@@ -3,6 +3,7 @@
 import pytest
 
 from budget import keys, runbook
+from budget.protocol import PROTOCOL
 from tests.ledgers import Rig
 
 
@@ -181,7 +182,7 @@ def publish(rig: Rig, total: int | None) -> None:
         config=b"{}",
         name="run",
         output_id="folder",
-        protocol=1,
+        protocol=PROTOCOL,
         fingerprints={},
         max_tokens_total=total,
         max_samples=dict.fromkeys(rig.datasets),

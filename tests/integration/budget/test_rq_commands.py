@@ -14,6 +14,7 @@ from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 
 from budget import keys, runbook, verbs
+from budget.protocol import PROTOCOL
 from budget.verbs import Queued
 from tests.ledgers import LEASE_MS, Rig, dump
 from tests.support import OwnServer
@@ -126,7 +127,7 @@ def test_a_stock_worker_drops_what_its_dataset_needs_no_more(redis_server: OwnSe
         config=msgspec.json.encode(config),
         name="run",
         output_id="folder",
-        protocol=1,
+        protocol=PROTOCOL,
         fingerprints={},
         max_tokens_total=None,
         max_samples={"A": None},

@@ -157,5 +157,5 @@ def test_no_loop_is_without_a_bound(name: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_is_sent_is_one_text_with_the_same_edges(verb: str) -> None:
     text = source(verb)
-    assert text.startswith("local PROTOCOL = '1'\nlocal EDGES = {32,36,40,45,")
+    assert text.startswith("local PROTOCOL = '2'\nlocal EDGES = {32,36,40,45,")
     assert text.endswith(FILES[verb])
