@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ class Beats:
         self._fleet = fleet
         self._names = [dataset.name for dataset in config.datasets]
         self._timing = config.timing
+        self._next_heartbeat = 0.0
 
     async def go_on_for_ever(self) -> None:
         ledger = Ledger(self._worker.connection)
@@ -64,7 +66,8 @@ class Beats:
         client: Any = worker.connection
         with connections.translated(), client.pipeline(transaction=False) as pipe:
             # Redis was emptied, or this process was frozen for long; RQ's heartbeat alone may have made a hash since.
-            if not client.hexists(worker.key, sweep.PROCESS_FIELD):
+            is_listed = client.hexists(worker.key, sweep.PROCESS_FIELD)
+            if not is_listed:
                 pipe.hset(worker.key, mapping={**worker.serialize(), sweep.PROCESS_FIELD: process.identity()})
                 register(worker, pipe)
             servers = list(engine.servers.all)
@@ -79,7 +82,10 @@ class Beats:
                     "servers": ",".join(server.url for server in servers),
                 },
             )
-            worker.heartbeat(pipeline=pipe)
+            # Its entry lasts for two leases.
+            if not is_listed or time.monotonic() >= self._next_heartbeat:
+                worker.heartbeat(pipeline=pipe)
+                self._next_heartbeat = time.monotonic() + self._timing.lease_ms / 6000
             for server in servers:
                 seen = {"state": "up" if server.up else "down", "seen": utcformat(now())}
                 if not server.up:

@@ -301,6 +301,9 @@ def test_a_worker_mends_what_redis_says_of_it(job: Job, redis_server: RedisServe
         pipe.hset(key, "last_heartbeat", "2026-01-01T00:00:00.000000Z")
         pipe.execute()
     wait_for("it to be registered again", lambda: client.sismember("rq:workers", key) and client.hexists(key, "birth"))
+    assert client.ttl(key) > 0, "one that dies now is not listed for ever"
+    heard = client.hget(key, "last_heartbeat")
+    wait_for("its next heartbeat", lambda: client.hget(key, "last_heartbeat") not in (None, heard))
     for part in (worker, *parts):
         part.send(signal.SIGTERM)
         assert part.ended() in (0, 3), part.text
