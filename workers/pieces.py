@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 # Nobody's vocabulary is as large; what says that it is would fill the memory.
-MOST_BYTES = 64 * 1024 * 1024
+MOST_BYTES = 16 * 1024 * 1024
 # No answer's texts are as long.
 _LONGEST_TEXT = 256 * 1024 * 1024
 
