@@ -92,7 +92,7 @@ def publish(
     if packed is not None:
         pieces = digest_of(packed)
         runbook.lay_down_pieces(connection, pieces, packed)
-    runbook.note_facts(connection, {"tokenizer": json.dumps({"vocab_size": VOCABULARY, "pieces": pieces})})
+    runbook.note_facts(connection, {"tokenizer": json.dumps({"vocab_size": VOCABULARY, "pieces_digest": pieces})})
     client: Any = connection
     client.set(keys.READY, runbook.run_id(connection))
     return config

@@ -58,5 +58,5 @@ def decoded(text: str, kind: type[T], key: str, field: str) -> T:
     """
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise damaged(f"field {field} of {key}", text) from error

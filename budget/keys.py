@@ -7,7 +7,7 @@ RQ's own keys are RQ's; they are named here only because our scripts must be han
 | `run` | hash | collector, producer (tokenizer), `budget set`; reclaim and workers (`deaths`) | the run's |
 | `run:ready` | string | collector, after it has seeded | until Redis restarts under another run_id |
 | `run:rates` | hash | collector: dataset -> tokens per second over the last minute | the run's |
-| `run:pieces:<digest>` | string | producer: what tells the texts of answers, so that they need not travel | the run's |
+| `run:pieces:<digest>` | string | producer; again collector, workers: what tells the texts of answers | the run's |
 | `run:seen` | string | renew, reclaim, collector, producer | half a lease |
 | `claim:<worker>` | string | claim | a lease |
 | `lock:producer:<dataset>`, `lock:collector` | string | their owners | a lease |

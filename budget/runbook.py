@@ -13,7 +13,7 @@ import redis
 from redis.exceptions import WatchError
 
 from budget import damage, keys
-from budget.connections import translated
+from budget.connections import RedisDamaged, translated
 from budget.errors import Refused, UserProblem
 from budget.protocol import PROTOCOL, other, release
 
@@ -219,10 +219,13 @@ def lay_down_pieces(connection: "redis.Redis", digest: str, packed: bytes) -> No
 
 
 def pieces(connection: "redis.Redis", digest: str) -> bytes | None:
-    """The pieces of that digest, or None."""
+    """The pieces of that digest, or None; a key of another type is none: a run can do without."""
     client: Any = connection
-    with translated():
-        return client.get(keys.pieces(digest))
+    try:
+        with translated():
+            return client.get(keys.pieces(digest))
+    except RedisDamaged:
+        return None
 
 
 def set_cap(connection: "redis.Redis", dataset: str, cap: int | None, *, from_file: bool = False) -> int | None:

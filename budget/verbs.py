@@ -67,7 +67,7 @@ class Gate(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of claim: the jobs taken, why there were no more, and how many results wait for the collector."""
+    """The answer of claim: the jobs taken, why there were no more, and how many results of these datasets wait."""
 
     status: ClaimStatus
     leases: list[Lease]

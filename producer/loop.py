@@ -210,7 +210,7 @@ class _Producer:
                 f"{self._config.tokenizer} back as it was, or give the run another output folder and Redis database"
             )
         if (packed := self._library.pieces()) is not None:
-            runbook.lay_down_pieces(self._connection, facts["pieces"], packed)
+            runbook.lay_down_pieces(self._connection, facts["pieces_digest"], packed)
         runbook.note_facts(self._connection, {"tokenizer": json.dumps(facts)})
         self._noted = True
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -17,7 +18,7 @@ from workers.pieces import digest_of, lay_down
 
 log = logging.getLogger("tokenmill.producer")
 
-TOKENIZER_FACTS = tuple(TokenizerFacts.__struct_fields__)
+OF_TOKENIZER = tuple(name for name in TokenizerFacts.__struct_fields__ if name != "pieces_digest")
 
 
 class PromptSet(Protocol):
@@ -49,11 +50,11 @@ class Library(Protocol):
         ...
 
     def tokenizer_facts(self) -> dict[str, Any]:
-        """What workers must know of the tokenizer: `TOKENIZER_FACTS`."""
+        """What workers must know of the tokenizer: the fields of `TokenizerFacts`."""
         ...
 
     def pieces(self) -> bytes | None:
-        """What the facts' `pieces` name; None where the tokenizer has none."""
+        """What the facts' `pieces_digest` names; None where the tokenizer has none."""
         ...
 
     def open(self, dataset: DatasetConfig) -> PromptSet: ...
@@ -99,7 +100,6 @@ class Files:
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._tokenizer: ChatTokenizer | None = None
-        self._laid: list[bytes | None] = []
 
     @property
     def tokenizer(self) -> ChatTokenizer:
@@ -119,17 +119,17 @@ class Files:
                 find(dataset.prompts)
 
     def tokenizer_facts(self) -> dict[str, Any]:
-        facts = {
-            name: msgspec.to_builtins(getattr(self.tokenizer, name)) for name in TOKENIZER_FACTS if name != "pieces"
-        }
         packed = self.pieces()
-        return {**facts, "pieces": "" if packed is None else digest_of(packed)}
+        facts = {name: msgspec.to_builtins(getattr(self.tokenizer, name)) for name in OF_TOKENIZER}
+        return {**facts, "pieces_digest": "" if packed is None else digest_of(packed)}
 
     def pieces(self) -> bytes | None:
-        if not self._laid:
-            backend = self.tokenizer.backend
-            self._laid = [None if backend is None else lay_down(backend, self.tokenizer.thinking)]
-        return self._laid[0]
+        return self._laid
+
+    @cached_property
+    def _laid(self) -> bytes | None:
+        backend = self.tokenizer.backend
+        return None if backend is None else lay_down(backend, self.tokenizer.thinking)
 
     def open(self, dataset: DatasetConfig) -> FilePrompts:
         with _of(dataset):

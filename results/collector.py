@@ -181,6 +181,8 @@ class Collector:
             entry.restore_facts()
         self._run_id = run_id
         restarted = again or runbook.was_restarted(self._connection)
+        # What an earlier batch took in before it failed: the ledger must hear of nothing that no file has.
+        self._write()
         doubtful = {name: seeding.unknown(self._connection, s.index, self._tick) for name, s in self._sinks.items()}
         left = self._stream.lengths()
         while any(count > 0 for count in left.values()):
@@ -225,8 +227,7 @@ class Collector:
         for name, found in batch.entries.items():
             for entry, fields in found:
                 self._sinks[name].take(entry, fields, mending=self._mending)
-        for name in batch.entries:
-            self._sinks[name].write()
+        self._write()
         if batch.entries:
             if failpoints.ACTIVE:
                 failpoints.hit("after_fsync_before_trim")
@@ -242,6 +243,12 @@ class Collector:
         if batch.entries and not batch.full and block_s is not None:
             self._stop.wait(min(_GATHER_S, self._beat_s))
         return batch
+
+    def _write(self) -> None:
+        """All that was taken in; more than the last batch, where one before it failed half way."""
+        for sink in self._sinks.values():
+            if sink.is_ahead:
+                sink.write()
 
     def _tick(self) -> None:
         """Keep the lock while something takes long."""

@@ -76,6 +76,11 @@ class Sink:
         else:
             self._take_rejection(meaning)
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it has taken in what is not written yet."""
+        return bool(self._pending)
+
     def write(self) -> None:
         """Write what was taken in and make it safe. Only then may the entries go from the stream.
 

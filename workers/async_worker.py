@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import redis
 from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker
@@ -33,8 +34,9 @@ from workers.contracts import RunConfig
 from workers.engine import Engine
 from workers.errors import RunFault
 from workers.fleet import Fleet
-from workers.joining import Joined, agree_on_model, join, with_pieces
+from workers.joining import Joined, agree_on_model, join, pieces_of
 from workers.metrics import Exporter
+from workers.pieces import Pieces
 from workers.servers import PROBE_S, Servers
 from workers.sglang import Client, Model
 
@@ -163,6 +165,9 @@ class AsyncWorker(BaseWorker):
         if joined is None:
             raise Interrupted("stopped before there was anything to do")
         self._lease_s = joined.config.timing.lease_ms / 1000
+        facts, pieces = joined.facts, list[Pieces | None]()
+        await self._when_allowed(lambda: pieces.append(pieces_of(self.connection, facts)))
+        joined = msgspec.structs.replace(joined, pieces=pieces[0])
         # Its user may be another than the collector's.
         await self._when_allowed(lambda: connections.check_safe(self.connection))
         await self._when_allowed(lambda: self._register(joined.config, logging_level, date_format, log_format))
@@ -174,13 +179,12 @@ class AsyncWorker(BaseWorker):
             raise Interrupted("stopped; run the same command again to continue")
 
     def _join(self) -> Joined | None:
-        joined = join(
+        return join(
             self.connection,
             wait_s=self._wait_s,
             stopping=lambda: self._signals > 0,
             say=lambda text: log.info("%s", text),
         )
-        return None if joined is None else with_pieces(self.connection, joined)
 
     def _register(self, config: RunConfig, logging_level: str | None, date_format: str, log_format: str) -> None:
         with connections.translated():

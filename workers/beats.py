@@ -70,6 +70,8 @@ class Beats:
             if not is_listed:
                 pipe.hset(worker.key, mapping={**worker.serialize(), sweep.PROCESS_FIELD: process.identity()})
                 register(worker, pipe)
+                if (pieces := engine.joined.pieces) is not None:  # its results may name them
+                    pipe.set(keys.pieces(pieces.digest), pieces.packed)
             servers = list(engine.servers.all)
             if worker.get_state() != state:
                 worker.set_state(state, pipe)
@@ -83,9 +85,9 @@ class Beats:
                 },
             )
             # Its entry lasts for two leases.
-            if not is_listed or time.monotonic() >= self._next_heartbeat:
+            is_due = not is_listed or time.monotonic() >= self._next_heartbeat
+            if is_due:
                 worker.heartbeat(pipeline=pipe)
-                self._next_heartbeat = time.monotonic() + self._timing.lease_ms / 6000
             for server in servers:
                 seen = {"state": "up" if server.up else "down", "seen": utcformat(now())}
                 if not server.up:
@@ -99,6 +101,8 @@ class Beats:
                 pipe.hset(keys.server(server.url), mapping=seen)
             self._waste_to(pipe)
             pipe.execute()
+            if is_due:
+                self._next_heartbeat = time.monotonic() + self._timing.lease_ms / 6000
 
     def _waste_to(self, pipe: Any) -> None:
         """Absolute numbers under this worker's name, so that saying them twice counts them once."""

@@ -218,8 +218,8 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the producer tells of the tokenizer, so that workers need not load it.
 
     `probe_text` has the ids `probe_ids`, with the special tokens that stand in it and none added: a server
-    that tokenizes it otherwise serves another model. `thinking` are the tags of a reasoning model. `pieces` names
-    what the producer laid down of the vocabulary (`workers/pieces.py`), if anything.
+    that tokenizes it otherwise serves another model. `thinking` are the tags of a reasoning model. `pieces_digest`
+    names what the producer laid down of the vocabulary (`workers/pieces.py`), if anything.
     """
 
     vocab_size: int
@@ -231,4 +231,4 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     probe_text: str = ""
     probe_ids: list[int] = []
     thinking: Thinking | None = None
-    pieces: str = ""
+    pieces_digest: str = ""

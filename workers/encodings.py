@@ -10,7 +10,7 @@ import msgspec
 import zstandard
 
 from workers.contracts import JOB_FUNCTION, Payload, Record, RejectLine
-from workers.pieces import Asked, Pieces, Texts
+from workers.pieces import Pieces, Telling, Texts
 
 # Some 500 token ids.
 PLAIN_JOB_BYTES = 4096
@@ -155,22 +155,28 @@ def unpack_records(packed: bytes, pieces_of: Callable[[str], Pieces | None]) -> 
     pieces = pieces_of(digest)
     if pieces is None:
         raise ValueError(f"what tells its text ({digest[:40]}) is gone from Redis and the output folder")
-    return b"".join(_told(line, pieces) for line in unpack_lines(lines).splitlines(keepends=True))
+    told, room = list[bytes](), MAX_JOB_BYTES
+    for line in unpack_lines(lines).splitlines(keepends=True):
+        told.append(_told(line, pieces))
+        room -= len(told[-1])
+        if room < 0:
+            raise ValueError(f"a result is larger than {MAX_JOB_BYTES} bytes")
+    return b"".join(told)
 
 
-_asked = msgspec.json.Decoder(Asked)
+_telling = msgspec.json.Decoder(Telling)
 
 
 def _told(line: bytes, pieces: Pieces) -> bytes:
     try:
-        asked = _asked.decode(line)
+        telling = _telling.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Lone surrogates in what was asked, which only json reads.
         try:
-            asked = msgspec.convert(json.loads(line), Asked)
+            telling = msgspec.convert(json.loads(line), Telling)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"a line of it is not a record: {error}") from error
-    texts = pieces.texts(asked)
+    texts = pieces.texts(telling)
     if texts is None or not line.endswith(b"]}\n"):
         raise ValueError("its ids do not tell its text")
     return _with_texts(line, texts)

@@ -86,11 +86,10 @@ def join(
     return None
 
 
-def with_pieces(connection: "redis.Redis", joined: Joined) -> Joined:
-    """The same with what tells the texts of answers, for a worker of many jobs; without it, it sends them along."""
-    digest = joined.facts.pieces
-    packed = runbook.pieces(connection, digest) if digest else None
-    return msgspec.structs.replace(joined, pieces=found(packed, digest))
+def pieces_of(connection: "redis.Redis", facts: TokenizerFacts) -> Pieces | None:
+    """What tells the texts of answers, for a worker of many jobs; without it, it sends them along."""
+    digest = facts.pieces_digest
+    return found(runbook.pieces(connection, digest), digest) if digest else None
 
 
 def agree_on_model(connection: "redis.Redis", model: Model, url: str, *, any_weights: bool = False) -> None:

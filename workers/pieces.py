@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 # Nobody's vocabulary is as large; what says that it is would fill the memory.
-MOST_BYTES = 16 * 1024 * 1024
-# No answer's texts are as long.
-_LONGEST_TEXT = 256 * 1024 * 1024
+_MOST_BYTES = 16 * 1024 * 1024
+# Nor is any answer, with each byte escaped in JSON, and all of it told twice, as text and as its two parts.
+_LONGEST_TEXT = 256 * 1024 * 1024 // 12
 
 Texts = tuple[str, str, str]
 
 
-class Asked(msgspec.Struct):
+class Telling(msgspec.Struct):
     """What of a record tells its texts."""
 
     input_ids: list[int]
@@ -46,20 +46,21 @@ class _Laid(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Pieces:
-    """What each id of a vocabulary stands for; `digest` names it.
+    """What each id of a vocabulary stands for; `packed` as it was laid down, and `digest` names it.
 
     Raises (making one):
         ValueError: the bytes are not what `lay_down` made.
     """
 
     def __init__(self, packed: bytes) -> None:
+        self.packed = packed
         self.digest = digest_of(packed)
         try:
-            if zstandard.frame_content_size(packed) > MOST_BYTES:
-                raise ValueError(f"it is larger than {MOST_BYTES:,} bytes")
-            plain = zstandard.ZstdDecompressor().decompress(packed, max_output_size=MOST_BYTES)
+            if zstandard.frame_content_size(packed) > _MOST_BYTES:
+                raise ValueError(f"it is larger than {_MOST_BYTES:,} bytes")
+            plain = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_MOST_BYTES)
             laid = msgspec.msgpack.decode(plain, type=_Laid)
-        except (zstandard.ZstdError, msgspec.DecodeError) as error:
+        except (zstandard.ZstdError, msgspec.DecodeError, RecursionError) as error:
             raise ValueError(str(error)) from error
         special = set(laid.special)
         self._thinking = laid.thinking
@@ -67,22 +68,22 @@ class Pieces:
         self._plain = [b"" if number in special else piece for number, piece in enumerate(laid.pieces)]
         self._longest = max(map(len, laid.pieces), default=0)
 
-    def texts(self, asked: Asked | Record) -> Texts | None:
+    def texts(self, of: Telling | Record) -> Texts | None:
         """(text, thinking, visible) of an answer, as far as its ids tell them; None where they tell nothing.
 
         SGLang leaves out the stop token, and special ones unless it is told to keep them.
         """
-        ids = asked.output_ids
-        if ids and asked.matched == str(ids[-1]) and not asked.sampling.get("no_stop_trim"):
+        ids = of.output_ids
+        if ids and of.matched == str(ids[-1]) and not of.sampling.get("no_stop_trim"):
             ids = ids[:-1]
         if len(ids) * self._longest > _LONGEST_TEXT:
             return None
-        pieces = self._plain if asked.sampling.get("skip_special_tokens", True) else self._all
+        pieces = self._plain if of.sampling.get("skip_special_tokens", True) else self._all
         try:
             text = b"".join(map(pieces.__getitem__, ids)).decode("utf-8", "replace")
         except IndexError:  # ids that pad the model's vocabulary stand for nothing
             return None
-        return (text, *(self._thinking.split(text, asked.input_ids) if self._thinking else ("", "")))
+        return (text, *(self._thinking.split(text, of.input_ids) if self._thinking else ("", "")))
 
     def tells(self, record: Record) -> bool:
         """Whether the record's texts need not travel."""
@@ -114,7 +115,8 @@ def lay_down(tokenizer: "Tokenizer", thinking: Thinking | None = None) -> bytes 
         pieces[number] = of_token(token)
     special = sorted(number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special)
     laid = _Laid(pieces=pieces, special=special, thinking=thinking)
-    return zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(laid))
+    plain = msgspec.msgpack.encode(laid)
+    return zstandard.ZstdCompressor(level=3).compress(plain) if len(plain) <= _MOST_BYTES else None
 
 
 def _rule(tokenizer: "Tokenizer") -> "Callable[[str], bytes] | None":

@@ -2,7 +2,7 @@
 -- A repeated nonce is answered with the same jobs (those of them still held), so a re-sent command takes nothing twice.
 -- KEYS: run, run:ready, run:seen, claim:<worker>, rq:suspended, a block for each served dataset, then spent and hash of every dataset
 -- ARGV: nonce, worker, k, lease_ms, admission, holds_suspect, max_waiting, started_at, served, all, then the reservation of each served dataset
--- RETURNS: status (ok, notready, suspended), jobs as {dataset index, job, token, data, attempt, failures, deaths}, {state, queued} of each served dataset, and how many results wait for the collector
+-- RETURNS: status (ok, notready, suspended), jobs as {dataset index, job, token, data, attempt, failures, deaths}, {state, queued} of each served dataset, and how many of their results wait for the collector
 
 local nonce, worker, k, lease_ms, admission = ARGV[1], ARGV[2], int(ARGV[3]), int(ARGV[4]), ARGV[5]
 local holds_suspect, max_waiting, started_at = ARGV[6] == '1', int(ARGV[7]), ARGV[8]

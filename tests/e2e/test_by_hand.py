@@ -143,14 +143,18 @@ def test_kill_9_of_the_collector_loses_no_answer(
     job: Job, redis_server: RedisServer, start_simulator: StartSimulator
 ) -> None:
     simulator = start_simulator()
+    simulator.hold()
     job.tables["run"] = {**job.tables["run"], "max_waiting_results": 500}
     prepare(job, simulator)
     collect, push, work = job.start_parts()
-    wait_for("some answers in the files", lambda: job.count() >= 5)
+    in_flight(redis_server, job)
+    client = redis_server.client
+    wait_for("all prompts to be queued", lambda: sum(client.llen(f"rq:queue:{name}") for name in job.names) == 56)
     collect.kill()
+    simulator.let_go()
     wait_for("all answers in Redis", lambda: sum(redis_server.spent(name) for name in job.names) == 60 * HELD_TOKENS)
     assert push.is_running, "it waits for the results to be written"
-    waiting = [fields[b"line"] for name in job.names for _, fields in redis_server.client.xrange(f"results:{name}")]
+    waiting = [fields[b"line"] for name in job.names for _, fields in client.xrange(f"results:{name}")]
     told = [line.startswith(b"told by ") for line in waiting]
     assert any(told), "where results pile up, texts that ids tell stay behind"
     assert not all(told), "before, they travel"

@@ -302,8 +302,10 @@ def test_a_worker_mends_what_redis_says_of_it(job: Job, redis_server: RedisServe
         pipe.execute()
     wait_for("it to be registered again", lambda: client.sismember("rq:workers", key) and client.hexists(key, "birth"))
     assert client.ttl(key) > 0, "one that dies now is not listed for ever"
+    client.hset(key, "mark", "1")  # an entry that ran out and was made anew has none
     heard = client.hget(key, "last_heartbeat")
     wait_for("its next heartbeat", lambda: client.hget(key, "last_heartbeat") not in (None, heard))
+    assert client.hexists(key, "mark")
     for part in (worker, *parts):
         part.send(signal.SIGTERM)
         assert part.ended() in (0, 3), part.text

@@ -162,7 +162,9 @@ class TestClaim:
         rig.enqueue("A", "A-1")
         rig.run(verbs.commit(lease=rig.lease(), worker="w1", tokens=5, truncated=False, line=b""))
         rig.enqueue("A", "A-2")
-        assert rig.claim(max_waiting=1).gates["A"].state == "backlog"
+        refused = rig.claim(max_waiting=1, nonce="n")
+        assert (refused.gates["A"].state, refused.waiting) == ("backlog", 1)
+        assert rig.claim(max_waiting=1, nonce="n") == refused
         rig.connection.set(keys.RQ_SUSPENDED, 1)
         assert rig.claim().status == "suspended"
         rig.connection.delete(keys.READY)

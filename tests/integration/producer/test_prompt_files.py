@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from budget import runbook
 from budget.errors import Interrupted, Problem
 from budget.snapshot import read
 from producer import loop
@@ -14,6 +15,7 @@ from producer.prompt_set import Files
 from tests.integration.producer.conftest import Run, Server, entry, wait_until
 from workers.contracts import DatasetConfig, RunConfig, Timing, TokenizerFacts, job_id
 from workers.encodings import decode_job_data
+from workers.pieces import found
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -63,6 +65,7 @@ def test_the_quickstart_is_queued_whole(server: Server) -> None:
     produce_all(run)
     facts = entry(run.client, "tokenizer")
     assert set(facts) == set(TokenizerFacts.__struct_fields__)
+    assert found(runbook.pieces(run.client, facts["pieces_digest"]), facts["pieces_digest"]) is not None
     for state in read(run.client, run.all).datasets:
         assert state.inputs
         assert state.queued + state.rejected == state.inputs, state.name

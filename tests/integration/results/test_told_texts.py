@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from budget import runbook
+from budget import keys, runbook
+from budget.connections import RedisAway
+from results.piece_store import PieceStore
 from results.verify import verify
 from workers.contracts import TokenizerFacts
 from workers.pieces import Pieces, lay_down
@@ -29,7 +31,7 @@ def pieces(packed: bytes) -> Pieces:
 def publish(rig: Any, packed: bytes, digest: str) -> None:
     """As a producer does."""
     runbook.lay_down_pieces(rig.client, digest, packed)
-    facts = msgspec.json.encode(TokenizerFacts(vocab_size=9, pieces=digest)).decode()
+    facts = msgspec.json.encode(TokenizerFacts(vocab_size=9, pieces_digest=digest)).decode()
     runbook.note_facts(rig.client, {"tokenizer": facts})
 
 
@@ -85,3 +87,45 @@ def test_an_answer_that_nothing_tells_is_kept_aside_and_made_again(rig: Any, pie
     assert b"is gone from Redis and the output folder" in rig.folder.quarantine("A1").read_bytes()
     rig.until(lambda: rig.spent("A1") == 0, "the ledger to forget it")
     assert verify(rig.config).findings == []
+
+
+def test_a_batch_that_failed_half_way_is_written_before_the_ledger_hears_of_it(
+    rig: Any, packed: bytes, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis goes away as it is asked what tells the second answer, and comes back empty."""
+    asked = PieceStore.find
+
+    def away(store: PieceStore, digest: str) -> Pieces | None:
+        monkeypatch.setattr(PieceStore, "find", asked)
+        rig.client.flushall()
+        raise RedisAway("gone")
+
+    monkeypatch.setattr(PieceStore, "find", away)
+    rig.commit("A1", "plain", 7)
+    rig.commit_told("A1", "told", pieces)
+    rig.collect()
+    rig.until(lambda: rig.spent("A1") == 7, "the ledger to know what the file has")
+    rig.halt()
+    assert rig.folder.answers("A1").read_bytes() == rig.record("A1", "plain", 7)
+
+
+@pytest.mark.parametrize("held", [b"junk", ["a", "list"]])
+def test_something_else_under_the_key_is_as_good_as_nothing(rig: Any, pieces: Pieces, held: Any) -> None:
+    key = keys.pieces(pieces.digest)
+    rig.client.set(key, held) if isinstance(held, bytes) else rig.client.rpush(key, *held)
+    facts = msgspec.json.encode(TokenizerFacts(vocab_size=9, pieces_digest=pieces.digest)).decode()
+    rig.collect()
+    runbook.note_facts(rig.client, {"tokenizer": facts})
+    rig.commit("A1", "plain", 7)
+    rig.commit_told("A1", "told", pieces)
+    rig.until(lambda: rig.folder.quarantine("A1").exists(), "the one that nothing tells to be kept aside")
+    rig.until(lambda: rig.spent("A1") == 7, "the other to count")
+
+
+def test_facts_that_cannot_be_read_stop_no_collector(rig: Any) -> None:
+    rig.collect()
+    runbook.note_facts(rig.client, {"tokenizer": '{"vocab_size":1,"x":' + "[" * 100_000})
+    rig.until(lambda: "tokenizer" in rig.folder.state().facts, "the facts in the folder")
+    rig.commit("A1", "plain", 7)
+    rig.written()
+    rig.check()

@@ -15,7 +15,7 @@ from tests.unit.workers.test_lines import RECORD
 from workers.chat import ChatTokenizer
 from workers.contracts import Record
 from workers.encodings import encode_line, pack_records, unpack_lines, unpack_records
-from workers.pieces import Asked, Pieces, digest_of, found, lay_down
+from workers.pieces import Pieces, Telling, digest_of, found, lay_down
 from workers.thinking import Thinking
 
 ROOT = Path(__file__).parents[3]
@@ -73,7 +73,7 @@ def test_the_pieces_say_what_the_tokenizer_says(name: str, data: st.DataObject, 
     tokenizer, pieces, known = load(name)
     ids = data.draw(st.lists(known, max_size=30))
     sampling: dict[str, Any] = {"skip_special_tokens": False} if keep else {}
-    told = pieces.texts(Asked(input_ids=[], output_ids=ids, matched="", sampling=sampling))
+    told = pieces.texts(Telling(input_ids=[], output_ids=ids, matched="", sampling=sampling))
     assert told == (tokenizer.decode(ids, skip_special_tokens=not keep), "", "")
 
 
@@ -168,5 +168,23 @@ def test_an_answer_whose_pieces_are_gone_or_that_they_do_not_tell_is_said_to_be_
 
 def test_texts_too_long_for_any_answer_are_not_told() -> None:
     pieces = of(byte_level("a" * 1_000_000))
-    assert pieces.texts(answer("", [0] * 200, matched="")) is not None
-    assert pieces.texts(answer("", [0] * 300, matched="")) is None
+    assert pieces.texts(answer("", [0] * 20, matched="")) is not None
+    assert pieces.texts(answer("", [0] * 30, matched="")) is None
+
+
+def test_many_lines_that_tell_more_than_any_result_holds_are_refused() -> None:
+    pieces = of(byte_level("a" * 1_000_000))
+    packed = pack_records([answer("a" * 20_000_000, [0] * 20, matched="")], pieces)
+    head, _, body = packed.partition(b"\n")
+    bomb = head + b"\n" + zstandard.compress(unpack_lines(body) * 20)
+    with pytest.raises(ValueError, match="larger than"):
+        unpack_records(bomb, lambda _: pieces)
+
+
+def test_a_vocabulary_too_large_for_any_model_is_not_laid_down() -> None:
+    assert lay_down(byte_level("a" * 17_000_000)) is None
+
+
+def test_pieces_nested_too_deep_to_be_read_are_none() -> None:
+    deep = zstandard.compress(b"\x94\x90\x90\xc0" + b"\x91" * 100_000)
+    assert found(deep, digest_of(deep)) is None
