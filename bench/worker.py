@@ -22,6 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import _others_processes as processes  # pyright: ignore[reportMissingImports]
 import _rig  # pyright: ignore[reportMissingImports]
 import aiohttp
 import httpx
@@ -119,25 +120,31 @@ def bare(server: str, in_flight: int, seconds: float) -> float:
 
 
 def stock(connection: "redis.Redis", url: str, server: str, kind: str) -> float:
-    """CPU milliseconds per job of stock RQ workers, one request in flight each; their start and end are taken off."""
+    """CPU milliseconds per job of stock RQ workers with one request in flight each, when each has had one already."""
     client: Any = connection
+    client.flushall()
     command = [sys.executable, "-m", "rq.cli", "worker", "-c", "_others_rq", "-w", f"rq.worker.{kind}"]
-    command += ["--burst", "-q", "--url", url, "stock"]
+    command += ["-q", "--url", url, "stock"]
+    queue = Queue("stock", connection=connection)
 
-    def burst(jobs: int) -> float:
-        client.flushall()
-        queue = Queue("stock", connection=connection)
+    def asked(jobs: int) -> None:
+        wanted = len(queue.finished_job_registry) + jobs
         for number in range(jobs):
-            asked = [{"role": "user", "content": f"{number} {PROMPT}"}]
-            queue.enqueue("_others_rq.ask", str(number), asked, server, os.devnull, 4096, 10**12)
-        before = os.times()
-        workers = [subprocess.Popen(command, cwd=Path(__file__).parent) for _ in range(STOCK_WORKERS)]
-        assert [worker.wait() for worker in workers] == [0] * STOCK_WORKERS
-        after = os.times()
-        assert int(client.get("spent") or 0) >= jobs
-        return after.children_user + after.children_system - before.children_user - before.children_system
+            messages = [{"role": "user", "content": f"{number} {PROMPT}"}]
+            queue.enqueue("_others_rq.ask", str(number), messages, server, os.devnull, 4096, 10**12)
+        _rig.until(lambda: len(queue.finished_job_registry) >= wanted)
 
-    return (burst(STOCK_JOBS) - burst(0)) * 1000 / STOCK_JOBS
+    workers = [subprocess.Popen(command, cwd=Path(__file__).parent) for _ in range(STOCK_WORKERS)]
+    try:
+        asked(STOCK_WORKERS)
+        before = processes.cpu_s(worker.pid for worker in workers)
+        asked(STOCK_JOBS)
+        return (processes.cpu_s(worker.pid for worker in workers) - before) * 1000 / STOCK_JOBS
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.wait()
 
 
 def main() -> None:
