@@ -19,7 +19,9 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.e2e_support import Job, RedisServer, Simulator, prompts, simulator_config, wait_for
+from tokenizers import Tokenizer
+
+from tests.e2e_support import TOKENIZER, Job, RedisServer, Simulator, prompts, simulator_config, wait_for
 from tests.faults.scenes import SHORT_LEASES, MortalSimulator, account
 from tests.faults.trouble import Trouble
 from tests.support import server_binary
@@ -29,6 +31,9 @@ from workers.simulator.lengths import LengthSpec
 
 COUNT, SLOTS, MEAN, MOST = 90, 12, 60, 300
 CHAOS_S, FEWEST = 8.0, 8
+# A hundredth of it is none.
+FEW_RESULTS = 60
+TEXTS = Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
 NEWEST = 1_000_000
 
 
@@ -77,6 +82,8 @@ class Soak:
         job = self.job
         job.environment["TOKENMILL_REDIS_URL"] = self.redis.url
         job.tables["run"] = {"name": f"soak-{seed}", "admission": ("forecast", "strict", "drain")[seed % 3]}
+        if seed % 2:  # texts stay behind wherever a result waits
+            job.tables["run"]["max_waiting_results"] = FEW_RESULTS
         job.tables["sampling"]["max_new_tokens"] = MOST
         job.tables["sglang"] = {"servers": [f"http://{self.to_sglang.address}"], "concurrency": SLOTS, "answer_s": 4}
         job.tables["timing"] = dict(SHORT_LEASES)
@@ -124,6 +131,9 @@ class Soak:
             if highest is not None:
                 slack = {"strict": 0, "forecast": SLOTS * MOST, "drain": 8 * SLOTS * MOST}
                 assert tokens <= highest + slack[self.job.tables["run"]["admission"]], f"{name}: {tokens} of {highest}"
+            for line in self.job.lines(name):
+                assert line["text"] == TEXTS.decode(line["output_ids"]), f"{name}: the text of {line['id']}"
+            assert not (self.job.output / name / "quarantine.jsonl").exists(), f"{name}: a result is damaged"
             reasons = [line["reason"] for line in self.job.rejected(name)]
             assert "poison" not in reasons, f"{name}: an innocent prompt was rejected"
         for part in self.job.started:
