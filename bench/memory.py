@@ -128,7 +128,7 @@ def measure(
             )
         )  # fmt: skip
         for lease in claimed.leases:
-            line = pack_records([record(words, left.pop(lease.job), answer)], pieces)
+            line, _ = pack_records([record(words, left.pop(lease.job), answer)], pieces)
             ledger(verbs.commit(lease=lease, worker="host-1", tokens=answer, truncated=False, line=line))
     waiting = used()
     connection.delete("results:D0")

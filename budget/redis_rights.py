@@ -11,7 +11,7 @@ from typing import Any
 # By the pattern of their keys. A script and what it calls are allowed each on its own.
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "run": ("hdel", "hexists", "hget", "hgetall", "hincrby", "hmget", "hset", "hsetnx", "unlink"),
-    "run:*": ("get", "hgetall", "hmget", "hset", "pexpire", "set", "unlink"),
+    "run:*": ("get", "hgetall", "hmget", "hset", "pexpire", "set", "strlen", "unlink"),
     "budget:*": (
         *("get", "set", "incrby", "unlink", "watch"),
         *("hdel", "hexists", "hget", "hgetall", "hincrby", "hkeys", "hlen", "hmget", "hscan", "hset", "hsetnx"),

@@ -211,6 +211,10 @@ def note_facts(connection: "redis.Redis", facts: Mapping[str, str]) -> None:
         client.hset(keys.RUN, mapping=dict(facts))
 
 
+# Bytes. Nobody's vocabulary is as large, packed or not; what says that it is would fill the memory.
+MOST_PIECES = 16 * 1024 * 1024
+
+
 def lay_down_pieces(connection: "redis.Redis", digest: str, packed: bytes) -> None:
     """Keep a vocabulary's pieces. Before they are named in the facts: whoever reads those must find them."""
     client: Any = connection
@@ -219,11 +223,11 @@ def lay_down_pieces(connection: "redis.Redis", digest: str, packed: bytes) -> No
 
 
 def pieces(connection: "redis.Redis", digest: str) -> bytes | None:
-    """The pieces of that digest, or None; a key of another type is none: a run can do without."""
+    """The pieces of that digest, or None; a key of another type or size is none: a run can do without."""
     client: Any = connection
     try:
         with translated():
-            return client.get(keys.pieces(digest))
+            return client.get(keys.pieces(digest)) if client.strlen(keys.pieces(digest)) <= MOST_PIECES else None
     except RedisDamaged:
         return None
 

@@ -203,17 +203,32 @@ def renew(*, worker: str, renewals: Sequence[Renewal], lease_ms: int) -> Call[li
     )
 
 
-def commit(*, lease: Lease, worker: str, tokens: int, truncated: bool, line: bytes) -> Call[tuple[bool, int]]:
+class Untold(Exception):
+    """Nothing in Redis tells the texts that a record left out: nothing was stored, it must be sent whole."""
+
+
+def commit(
+    *, lease: Lease, worker: str, tokens: int, truncated: bool, line: bytes, told_by: str = ""
+) -> Call[tuple[bool, int]]:
     """Store a completion: `line` is what the collector writes, zstd-compressed. Answers (stored, spent).
 
     Not stored means that the id was done already, which is a success: an earlier answer, or this one
-    re-sent, is in the stream or the file.
+    re-sent, is in the stream or the file. `told_by` is the digest of what tells the texts that `line` has not.
+
+    Raises (calling it):
+        Untold: that is not there.
     """
+
+    def parse(answer: Any) -> tuple[bool, int]:
+        if answer[0] == 2:
+            raise Untold
+        return answer[0] == 1, int(answer[1])
+
     return Call(
         "commit",
-        [*keys.block(lease.dataset), keys.rq_job(lease.job), keys.rq_worker(worker)],
-        [lease.job, lease.token, tokens, bucket(tokens), int(truncated), int(lease.adopted), line],
-        lambda answer: (answer[0] == 1, int(answer[1])),
+        [*keys.block(lease.dataset), keys.rq_job(lease.job), keys.rq_worker(worker), keys.pieces(told_by)],
+        [lease.job, lease.token, tokens, bucket(tokens), int(truncated), int(lease.adopted), int(told_by != ""), line],
+        parse,
     )
 
 

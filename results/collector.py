@@ -226,6 +226,7 @@ class Collector:
         batch = self._stream.read(None if block_s is None else max(1, int(block_s * 1000)))
         for name, found in batch.entries.items():
             for entry, fields in found:
+                self._tick()
                 self._sinks[name].take(entry, fields, mending=self._mending)
         self._write()
         if batch.entries:

@@ -22,6 +22,8 @@ class PieceStore:
         self._connection = connection
         self._folder = folder
         self._known: dict[str, Pieces] = {}
+        # Asked for in vain since the last `note`: a batch asks for the same thousand times.
+        self._missing: set[str] = set()
         self._noted: str | None = None
 
     def find(self, digest: str) -> Pieces | None:
@@ -30,26 +32,29 @@ class PieceStore:
         Raises:
             RedisAway, RedisRefuses, BadFolder, NotWritable, DiskFault: ask again later.
         """
-        if digest in self._known or not _DIGEST.fullmatch(digest):
+        if digest in self._known or digest in self._missing or not _DIGEST.fullmatch(digest):
             return self._known.get(digest)
-        pieces = found(self._kept(digest), digest)
+        pieces = found(self._kept(digest), digest) or found(runbook.pieces(self._connection, digest), digest)
         if pieces is None:
-            pieces = found(runbook.pieces(self._connection, digest), digest)
-            if pieces is not None:
-                disk.replace(self._folder.pieces(digest), [pieces.packed])
-        if pieces is not None:
-            self._known[digest] = pieces
+            self._missing.add(digest)
+            return None
+        self._known[digest] = pieces
+        self._keep(pieces)
         return pieces
 
     def note(self, tokenizer: str | None) -> None:
-        """Keep what the tokenizer's facts name, before a result needs it."""
+        """Now and then: keep what the tokenizer's facts name, before a result needs it, and what was deleted."""
+        self._missing.clear()
+        for pieces in self._known.values():
+            self._keep(pieces)
         if tokenizer is None or tokenizer == self._noted:
             return
         # Whoever cannot read the facts and needs them says so.
+        digest = ""
         with suppress(msgspec.DecodeError, RecursionError):
-            if digest := msgspec.json.decode(tokenizer, type=TokenizerFacts).pieces_digest:
-                self.find(digest)
-        self._noted = tokenizer
+            digest = msgspec.json.decode(tokenizer, type=TokenizerFacts).pieces_digest
+        if not digest or self.find(digest) is not None:
+            self._noted = tokenizer
 
     def restore(self) -> None:
         """Give an emptied Redis what is known, for the workers that come, and look anew at what it has."""
@@ -57,11 +62,16 @@ class PieceStore:
         for digest, pieces in self._known.items():
             runbook.lay_down_pieces(self._connection, digest, pieces.packed)
 
+    def _keep(self, pieces: Pieces) -> None:
+        path = self._folder.pieces(pieces.digest)
+        if not path.exists() or path.stat().st_size != len(pieces.packed):
+            disk.replace(path, [pieces.packed])
+
     def _kept(self, digest: str) -> bytes | None:
         path = self._folder.pieces(digest)
         disk.check_regular(path)
         with disk.translated(path):
             try:
-                return path.read_bytes()
+                return path.read_bytes() if path.stat().st_size <= runbook.MOST_PIECES else None
             except FileNotFoundError:
                 return None

@@ -22,6 +22,7 @@ from budget import connections, environment, runbook, signals, snapshot
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Exit, OutsideFault, Problem
 from budget.redis_url import rq_options
+from results.folder import OutputFolder
 from tokenmill import farewell, status, view
 from tokenmill.children import Child
 from tokenmill.crew import LOOK_S, Crew, servers_now
@@ -102,6 +103,7 @@ class LocalRun:
     def _with_redis(self, url: str) -> Exit:
         self._url = url
         self._connection = connections.connect(url)
+        self._refuse_another()
         try:
             # It stays: what was finished may go on under a raised cap or with new prompts, as the producer finds out.
             self._collector = self._child("collector", ["collect"], ("--stay",))
@@ -113,6 +115,13 @@ class LocalRun:
             for child in reversed(self._children):
                 child.end(10)
             self._own.stop()
+
+    def _refuse_another(self) -> None:
+        """As the collector does at its start, but before anything of another run is shown, or noted in its Redis."""
+        assert self._connection is not None
+        state = OutputFolder(self.file.output).state()
+        with suppress(RedisAway, RedisRefuses):  # the parts wait for it, and say so
+            runbook.refuse_another(runbook.published(self._connection), None if state is None else state.id)
 
     # -- parts
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from budget import environment, failpoints, signals
-from budget.errors import UserProblem
+from budget.errors import Refused, UserProblem
 from tokenmill import logs
 
 if TYPE_CHECKING:
@@ -86,13 +86,25 @@ def redis_url(file: "RunFile", *, needed_by: str) -> str:
 def redis_or_files(file: "RunFile", *, only_look: bool = False) -> "tuple[redis.Redis, str] | None":
     """A connection for commands that also answer from the files: None where no Redis is named or running.
 
-    Those that only look are content with the files where Redis is named but away.
+    Those that only look are content with the files where Redis is named but away, or forgotten beside a live run.
+
+    Raises:
+        Refused: the run is at work with a Redis that is not named here; a change would not reach it.
     """
     from budget import connections
+    from results.folder import OutputFolder
     from tokenmill import embedded
 
     url = environment.redis_url() or embedded.live_url(file.output)
     if url is None:
+        if OutputFolder(file.output).is_locked():
+            forgotten = (
+                f"a collector is at work on {file.output}, with a Redis that is not named here: set "
+                f"TOKENMILL_REDIS_URL as it has it"
+            )
+            if not only_look:
+                raise Refused(forgotten)
+            log.warning("%s; this is what the files say", forgotten)
         return None
     connection = connections.connect(url)
     if only_look:

@@ -16,7 +16,7 @@ from budget.damage import shown_number
 from producer.files import PromptSource
 from results.folder import OutputFolder
 from results.summary import read_index
-from tokenmill import planning, view
+from tokenmill import planning, view, watching
 from tokenmill.planning import DatasetPlan, Holdings, Plan
 from tokenmill.runfile import RunFile
 from workers.contracts import DatasetConfig
@@ -27,6 +27,7 @@ def plan(file: RunFile, connection: "tuple[redis.Redis, str] | None", *, sample_
 
     Raises:
         PromptsProblem: a prompts file cannot be read.
+        AnotherRun, OtherProtocol: as `watching.refuse_strangers`.
     """
     if connection is None:
         holdings, speed = [_from_files(file, dataset) for dataset in file.config.datasets], _speed_in_files(file)
@@ -41,6 +42,7 @@ def plan(file: RunFile, connection: "tuple[redis.Redis, str] | None", *, sample_
 
 def _from_redis(file: RunFile, connection: "redis.Redis") -> tuple[list[Holdings], float]:
     names = [dataset.name for dataset in file.config.datasets]
+    watching.refuse_strangers(file.config, connection)
     state = snapshot.read(connection, names)
     known = ages.read(connection, names)
     client: Any = connection

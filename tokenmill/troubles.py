@@ -65,8 +65,7 @@ def _servers(status: Status) -> Iterable[Trouble]:
 
 
 def _prompts(status: Status) -> Iterable[Trouble]:
-    # Of all prompts where they are counted: rows that are none are rejected at once, before there are answers.
-    shares = {d.name: d.rejected / max(d.inputs or 0, d.committed + d.rejected, 1) for d in status.datasets}
+    shares = {dataset.name: rejected_share(dataset) or 0.0 for dataset in status.datasets}
     rejected = [(name, share) for name, share in shares.items() if share >= MANY]
     if rejected:
         yield Trouble(
@@ -88,8 +87,12 @@ def _some(names: list[str]) -> str:
 
 
 def rejected_share(dataset: DatasetStatus) -> float | None:
-    """Rejected prompts as a share of those that ended; None where there are none."""
-    return dataset.rejected / (dataset.committed + dataset.rejected) if dataset.rejected else None
+    """Rejected prompts as a share of all, where they are counted, else of those that ended; None where there are none.
+
+    Rows that are no prompts are rejected at once, before there are answers.
+    """
+    ended = dataset.committed + dataset.rejected
+    return dataset.rejected / max(dataset.inputs or 0, ended) if dataset.rejected else None
 
 
 def truncated_share(dataset: DatasetStatus) -> float | None:

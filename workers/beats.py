@@ -70,8 +70,8 @@ class Beats:
             if not is_listed:
                 pipe.hset(worker.key, mapping={**worker.serialize(), sweep.PROCESS_FIELD: process.identity()})
                 register(worker, pipe)
-                if (pieces := engine.joined.pieces) is not None:  # its results may name them
-                    pipe.set(keys.pieces(pieces.digest), pieces.packed)
+            if engine.endings.has_lost_pieces and (pieces := engine.joined.pieces) is not None:
+                pipe.set(keys.pieces(pieces.digest), pieces.packed)
             servers = list(engine.servers.all)
             if worker.get_state() != state:
                 worker.set_state(state, pipe)
@@ -101,6 +101,7 @@ class Beats:
                 pipe.hset(keys.server(server.url), mapping=seen)
             self._waste_to(pipe)
             pipe.execute()
+            engine.endings.has_lost_pieces = False
             if is_due:
                 self._next_heartbeat = time.monotonic() + self._timing.lease_ms / 6000
 

@@ -135,11 +135,12 @@ def pack_lines(lines: list[bytes]) -> bytes:
 _TOLD = b"told by "
 
 
-def pack_records(records: list[Record], pieces: Pieces | None) -> bytes:
-    """A job's lines as they travel, without the texts where `pieces` tell them all."""
+def pack_records(records: list[Record], pieces: Pieces | None) -> tuple[bytes, str]:
+    """A job's lines as they travel, without the texts where `pieces` tell them all, and what tells them then."""
     if pieces is None or not all(map(pieces.tells, records)):
-        return pack_lines([encode_line(record) for record in records])
-    return b"%b%b\n%b" % (_TOLD, pieces.digest.encode(), pack_lines([_without_texts(record) for record in records]))
+        return pack_lines([encode_line(record) for record in records]), ""
+    lines = pack_lines([_without_texts(record) for record in records])
+    return b"%b%b\n%b" % (_TOLD, pieces.digest.encode(), lines), pieces.digest
 
 
 def unpack_records(packed: bytes, pieces_of: Callable[[str], Pieces | None]) -> bytes:

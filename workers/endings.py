@@ -33,7 +33,8 @@ log = logging.getLogger("tokenmill.worker")
 
 
 class Endings:
-    """The endings of one worker's flights. `wasted` has the tokens made in vain, by dataset.
+    """The endings of one worker's flights. `wasted` has the tokens made in vain, by dataset; `has_lost_pieces`: Redis
+    has nothing that tells the texts of answers any more.
 
     Args:
         complain: called with what is in the way.
@@ -54,6 +55,7 @@ class Endings:
         pieces: Callable[[], Pieces | None],
     ) -> None:
         self.wasted: dict[str, int] = {}
+        self.has_lost_pieces = False
         self.leaving = asyncio.Event()
         self._worker = worker
         self._config = config
@@ -100,13 +102,20 @@ class Endings:
             outcome = self._stubborn.judged(flight, outcome)
         if isinstance(outcome, outcomes.RunFault):
             self._end_run(RunFault(f"server {server.url} refuses every request: {outcome.detail}"))
+        try:
+            await self._conclude(flight, outcome, self._pieces())
+        except verbs.Untold:
+            self.has_lost_pieces = True
+            await self._conclude(flight, outcome, None)
+
+    async def _conclude(self, flight: Flight, outcome: "Completion | outcomes.Outcome", pieces: Pieces | None) -> None:
         settlement = settle(
             outcome,
             lease=flight.lease,
             payload=flight.payload,
             worker=self._worker,
             config=self._config,
-            pieces=self._pieces(),
+            pieces=pieces,
         )
         await self.conclude(flight.lease, settlement, generated=flight.attempt.done_tokens)
 

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zstandard
 
+from budget.runbook import MOST_PIECES
 from workers.contracts import Record
 from workers.thinking import Thinking
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# Nobody's vocabulary is as large; what says that it is would fill the memory.
-_MOST_BYTES = 16 * 1024 * 1024
-# Nor is any answer, with each byte escaped in JSON, and all of it told twice, as text and as its two parts.
+# No answer is as long, with each byte escaped in JSON, and all of it told twice, as text and as its two parts.
 _LONGEST_TEXT = 256 * 1024 * 1024 // 12
 
 Texts = tuple[str, str, str]
@@ -56,9 +55,9 @@ class Pieces:
         self.packed = packed
         self.digest = digest_of(packed)
         try:
-            if zstandard.frame_content_size(packed) > _MOST_BYTES:
-                raise ValueError(f"it is larger than {_MOST_BYTES:,} bytes")
-            plain = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_MOST_BYTES)
+            if zstandard.frame_content_size(packed) > MOST_PIECES:
+                raise ValueError(f"it is larger than {MOST_PIECES:,} bytes")
+            plain = zstandard.ZstdDecompressor().decompress(packed, max_output_size=MOST_PIECES)
             laid = msgspec.msgpack.decode(plain, type=_Laid)
         except (zstandard.ZstdError, msgspec.DecodeError, RecursionError) as error:
             raise ValueError(str(error)) from error
@@ -116,7 +115,7 @@ def lay_down(tokenizer: "Tokenizer", thinking: Thinking | None = None) -> bytes 
     special = sorted(number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special)
     laid = _Laid(pieces=pieces, special=special, thinking=thinking)
     plain = msgspec.msgpack.encode(laid)
-    return zstandard.ZstdCompressor(level=3).compress(plain) if len(plain) <= _MOST_BYTES else None
+    return zstandard.ZstdCompressor(level=3).compress(plain) if len(plain) <= MOST_PIECES else None
 
 
 def _rule(tokenizer: "Tokenizer") -> "Callable[[str], bytes] | None":

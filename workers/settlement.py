@@ -43,12 +43,14 @@ def settle(
             detail = f"the answer was cut after {outcome.records[-1].completion_tokens} tokens"
             return _reject(lease, payload, "truncated", detail, outcome.tokens)
         case Completion():
+            line, told_by = pack_records(outcome.records, pieces)
             call = verbs.commit(
                 lease=lease,
                 worker=worker,
                 tokens=outcome.tokens,
                 truncated=outcome.truncated,
-                line=pack_records(outcome.records, pieces),
+                line=line,
+                told_by=told_by,
             )
             return Settlement(call=call, kind="commit", detail="", wasted=0)
         case outcomes.Reject(reason=reason, detail=detail, wasted=wasted):

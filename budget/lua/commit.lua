@@ -1,7 +1,8 @@
 -- Store a completion and spend its tokens, once: an id that is done already is answered as a success.
--- KEYS: a block, rq:job:<job>, rq:worker:<worker>
--- ARGV: job, token, tokens, bucket, truncated, adopted, record
--- RETURNS: 1 (stored) or 0 (was done already), and spent
+-- A record whose texts stayed behind is stored only beside what tells them: Redis may have been emptied of it.
+-- KEYS: a block, rq:job:<job>, rq:worker:<worker>, run:pieces:<digest>
+-- ARGV: job, token, tokens, bucket, truncated, adopted, told, record
+-- RETURNS: 1 (stored), 0 (was done already) or 2 (not stored: nothing tells its texts), and spent
 
 local d = block(1)
 local job_hash, worker_hash = KEYS[BLOCK + 1], KEYS[BLOCK + 2]
@@ -9,11 +10,12 @@ local job, tokens, adopted = ARGV[1], int(ARGV[3]), ARGV[6] == '1'
 
 check(d)
 if redis.call('HEXISTS', d.done, job) == 1 then return { 0, int(redis.call('GET', d.spent)) } end
+if ARGV[7] == '1' and redis.call('EXISTS', KEYS[BLOCK + 3]) == 0 then return { 2, 0 } end
 local lease = parse_lease(redis.call('HGET', d.leases, job))
 local worker_listed = is_hash(worker_hash)
 local successes = worker_listed and int(redis.call('HGET', worker_hash, 'successful_job_count'))
 
-redis.call('XADD', d.results, '*', 'kind', 'commit', 'job', job, 'tokens', ARGV[3], 'truncated', ARGV[5], 'line', ARGV[7])
+redis.call('XADD', d.results, '*', 'kind', 'commit', 'job', job, 'tokens', ARGV[3], 'truncated', ARGV[5], 'line', ARGV[8])
 redis.call('HSET', d.done, job, ARGV[3])
 local spent = redis.call('INCRBY', d.spent, ARGV[3])
 redis.call('HINCRBY', d.hash, 'committed', 1)

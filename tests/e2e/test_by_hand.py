@@ -167,6 +167,29 @@ def test_kill_9_of_the_collector_loses_no_answer(
         assert line["text"] == tokenizer.decode(line["output_ids"])
 
 
+def test_a_redis_that_lost_what_tells_texts_is_sent_them_until_it_has_it_again(
+    job: Job, redis_server: RedisServer, start_simulator: StartSimulator
+) -> None:
+    simulator = start_simulator()
+    simulator.hold()
+    job.tables["run"] = {**job.tables["run"], "max_waiting_results": 500}
+    prepare(job, simulator)
+    collect, push, work = job.start_parts()
+    in_flight(redis_server, job)
+    client = redis_server.client
+    wait_for("all prompts to be queued", lambda: sum(client.llen(f"rq:queue:{name}") for name in job.names) == 56)
+    collect.kill()
+    (key,) = client.keys("run:pieces:*")
+    client.delete(key)
+    simulator.let_go()
+    wait_for("all answers in Redis", lambda: sum(redis_server.spent(name) for name in job.names) == 60 * HELD_TOKENS)
+    wait_for("the worker to lay it down again", lambda: client.exists(key))
+    again = job.start("collect")
+    job.finish(again, push, work)
+    job.check_all_answered()
+    assert not list(job.output.rglob("quarantine.jsonl"))
+
+
 def test_caps_changed_in_mid_run(job: Job, redis_server: RedisServer, start_simulator: StartSimulator) -> None:
     simulator = start_simulator()
     simulator.hold()

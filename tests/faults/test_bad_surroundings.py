@@ -171,9 +171,29 @@ def test_a_database_of_another_run_is_refused(job: Job, tmp_path: Path) -> None:
     other = Job(tmp_path / "other")
     other.environment.update(job.environment)
     other.dataset("A1", prompts("A1", 3))
+    other.tables["sglang"].pop("servers", None)
     ended = other.write().call("collect")
     one_sentence(ended, 4, "'first'", "tokenmill reset")
+    before = job.call("status", "--json").out
+    one_sentence(other.call("plan"), 4, "'first'", "TOKENMILL_REDIS_URL")
+    ended = other.call("run")
+    assert (ended.code, "'first'" in ended.err) == (4, True), ended.err
+    assert "simulated" not in ended.out + ended.err, "nothing was started, or noted in the other run's Redis"
+    assert json.loads(job.call("status", "--json").out)["sglang"] == json.loads(before)["sglang"] == "real"
     assert first.is_running
+
+
+def test_a_redis_that_was_forgotten_beside_a_live_run_is_asked_for(job: Job) -> None:
+    job.dataset("A1", prompts("A1", 3), max_tokens=500)
+    collect = job.write().start("collect")
+    wait_for("the run to be published", lambda: (job.output / ".tokenmill" / "folder.json").exists())
+    named = job.environment.pop("TOKENMILL_REDIS_URL")
+    shown = job.call("status")
+    assert (shown.code, "TOKENMILL_REDIS_URL" in shown.err) == (0, True)
+    one_sentence(job.call("budget", "set", "A1", "900"), 4, "a collector is at work", "TOKENMILL_REDIS_URL")
+    job.environment["TOKENMILL_REDIS_URL"] = named
+    assert "of 500 tokens" in job.call("budget").out
+    assert collect.is_running
 
 
 # -- servers

@@ -1,5 +1,6 @@
 """Each verb: what it does, that a repetition does nothing more, and that a lease of another is not touched."""
 
+import pytest
 import redis
 
 from budget import keys, verbs
@@ -222,6 +223,19 @@ class TestRenew:
 
 
 class TestCommit:
+    def test_a_record_without_its_texts_is_stored_beside_what_tells_them(self, rig: Rig) -> None:
+        rig.enqueue("A", "A-1")
+        lease = rig.lease()
+        call = verbs.commit(lease=lease, worker="w1", tokens=5, truncated=False, line=b"told", told_by="d" * 32)
+        before = dump(rig.connection)
+        with pytest.raises(verbs.Untold):
+            rig.run(call)
+        assert dump(rig.connection) == before
+        rig.connection.set(keys.pieces("d" * 32), b"pieces")
+        assert rig.run(call) == (True, 5)
+        rig.connection.delete(keys.pieces("d" * 32))
+        assert rig.run(call) == (False, 5), "what is stored already is a success"
+
     def test_stores_spends_and_settles(self, rig: Rig) -> None:
         rig.enqueue("A", "A-1")
         rig.connection.hset(keys.rq_worker("w1"), "successful_job_count", 4)

@@ -50,7 +50,7 @@ CALLS: dict[str, tuple[Call[Any], int]] = {
         ),
         2,
     ),
-    "commit": (verbs.commit(lease=LEASE, worker="w", tokens=1, truncated=False, line=b""), 0),
+    "commit": (verbs.commit(lease=LEASE, worker="w", tokens=1, truncated=False, line=b"", told_by="d"), 0),
     "drop": (verbs.drop(dataset="A", all_datasets=DATASETS), 0),
     "enqueue": (verbs.enqueue(dataset="A", jobs=JOBS, all_datasets=DATASETS, lease_ms=1, now=""), 3),
     "reclaim": (verbs.reclaim(datasets=DATASETS, lease_ms=1, dead=["w1", "w2", "w3"]), 3),
@@ -96,7 +96,7 @@ def test_the_keys_are_those_that_the_file_names(verb: str) -> None:
                 expected += [keys.rq_job(job.job) for job in JOBS]
             case fixed:
                 assert " " not in fixed
-                expected.append(fixed.replace("<job>", "A-1").replace("<worker>", "w"))
+                expected.append(fixed.replace("<job>", "A-1").replace("<worker>", "w").replace("<digest>", "d"))
     assert call.keys == expected
 
 

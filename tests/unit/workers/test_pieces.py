@@ -61,10 +61,11 @@ def answer(text: str, ids: list[int], **changes: Any) -> Record:
 
 def travelled(records: list[Record], pieces: Pieces) -> tuple[bool, bytes]:
     """Whether the texts stayed behind, and the lines at the other end."""
-    packed = pack_records(records, pieces)
+    packed, told_by = pack_records(records, pieces)
     lines = unpack_records(packed, {pieces.digest: pieces}.get)
     assert lines == b"".join(map(encode_line, records))
-    return not packed.startswith(zstandard.FRAME_HEADER), lines
+    assert told_by == ("" if packed.startswith(zstandard.FRAME_HEADER) else pieces.digest)
+    return told_by != "", lines
 
 
 @pytest.mark.parametrize("name", ["example", "deepseek_v4_chat", "gpt2_chatml", "qwen_chatml"])
@@ -149,7 +150,7 @@ def test_what_is_not_the_pieces_that_are_named_is_not_used() -> None:
 
 def test_an_answer_whose_pieces_are_gone_or_that_they_do_not_tell_is_said_to_be_so() -> None:
     pieces = of(byte_level("a", "Ġb"))
-    packed = pack_records([answer("a b", [0, 1], matched="")], pieces)
+    packed, _ = pack_records([answer("a b", [0, 1], matched="")], pieces)
     with pytest.raises(ValueError, match="is gone from Redis and the output folder"):
         unpack_records(packed, lambda _: None)
     head, _, body = packed.partition(b"\n")
@@ -174,7 +175,7 @@ def test_texts_too_long_for_any_answer_are_not_told() -> None:
 
 def test_many_lines_that_tell_more_than_any_result_holds_are_refused() -> None:
     pieces = of(byte_level("a" * 1_000_000))
-    packed = pack_records([answer("a" * 20_000_000, [0] * 20, matched="")], pieces)
+    packed, _ = pack_records([answer("a" * 20_000_000, [0] * 20, matched="")], pieces)
     head, _, body = packed.partition(b"\n")
     bomb = head + b"\n" + zstandard.compress(unpack_lines(body) * 20)
     with pytest.raises(ValueError, match="larger than"):
