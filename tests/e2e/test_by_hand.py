@@ -44,6 +44,19 @@ def in_flight(redis_server: RedisServer, job: Job, workers: int = 1, slots: int 
     return wait_for(f"{workers} workers with {slots} jobs each", holders)
 
 
+def without_collector(job: Job, redis_server: RedisServer, simulator: Simulator) -> tuple[Running, Running]:
+    """A producer and a worker whose collector is killed before the first answer; a sixth result is a pile."""
+    simulator.hold()
+    job.tables["run"] = {**job.tables["run"], "max_waiting_results": 500}
+    prepare(job, simulator)
+    collect, push, work = job.start_parts()
+    in_flight(redis_server, job)
+    depth = redis_server.client.llen
+    wait_for("all prompts to be queued", lambda: sum(depth(f"rq:queue:{name}") for name in job.names) == 60 - SLOTS)
+    collect.kill()
+    return push, work
+
+
 def test_workers_join_while_others_are_in_the_middle_and_rq_shows_all(
     job: Job, redis_server: RedisServer, start_simulator: StartSimulator
 ) -> None:
@@ -142,15 +155,8 @@ def test_kill_9_of_the_producer_loses_no_prompt(
 def test_kill_9_of_the_collector_loses_no_answer(
     job: Job, redis_server: RedisServer, start_simulator: StartSimulator
 ) -> None:
-    simulator = start_simulator()
-    simulator.hold()
-    job.tables["run"] = {**job.tables["run"], "max_waiting_results": 500}
-    prepare(job, simulator)
-    collect, push, work = job.start_parts()
-    in_flight(redis_server, job)
-    client = redis_server.client
-    wait_for("all prompts to be queued", lambda: sum(client.llen(f"rq:queue:{name}") for name in job.names) == 56)
-    collect.kill()
+    simulator, client = start_simulator(), redis_server.client
+    push, work = without_collector(job, redis_server, simulator)
     simulator.let_go()
     wait_for("all answers in Redis", lambda: sum(redis_server.spent(name) for name in job.names) == 60 * HELD_TOKENS)
     assert push.is_running, "it waits for the results to be written"
@@ -170,15 +176,8 @@ def test_kill_9_of_the_collector_loses_no_answer(
 def test_a_redis_that_lost_what_tells_texts_is_sent_them_until_it_has_it_again(
     job: Job, redis_server: RedisServer, start_simulator: StartSimulator
 ) -> None:
-    simulator = start_simulator()
-    simulator.hold()
-    job.tables["run"] = {**job.tables["run"], "max_waiting_results": 500}
-    prepare(job, simulator)
-    collect, push, work = job.start_parts()
-    in_flight(redis_server, job)
-    client = redis_server.client
-    wait_for("all prompts to be queued", lambda: sum(client.llen(f"rq:queue:{name}") for name in job.names) == 56)
-    collect.kill()
+    simulator, client = start_simulator(), redis_server.client
+    push, work = without_collector(job, redis_server, simulator)
     (key,) = client.keys("run:pieces:*")
     client.delete(key)
     simulator.let_go()
