@@ -96,8 +96,7 @@ class Collector:
             for warning in connections.check_safe(self._connection):
                 log.warning("%s", warning)
             # Before the lock, which could only say that somebody has it.
-            state = self._folder.state()
-            runbook.refuse_another(runbook.published(self._connection), None if state is None else state.id)
+            self._folder.refuse_another(self._connection)
             if not self._once_allowed(self._lock.acquire):
                 return False
             try:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import redis
 
 from budget import runbook
 from results import disk
@@ -185,6 +186,17 @@ class OutputFolder:
                 f"{path} was written by another version of Tokenmill (schema {state.schema}): use that version"
             )
         return state
+
+    def refuse_another(self, connection: "redis.Redis") -> None:
+        """Refuse a Redis that another folder's run has.
+
+        Raises:
+            AnotherRun: it is another's.
+            BadFolder: the folder's state is damaged, or of a newer version.
+            RedisAway, RedisRefuses: it cannot be asked.
+        """
+        state = self.state()
+        runbook.refuse_another(runbook.published(connection), None if state is None else state.id)
 
     def cap(self, dataset: str, in_file: int | None) -> int | None:
         """A dataset's cap as far as the folder knows it; the run file's where it knows none.

@@ -119,9 +119,8 @@ class LocalRun:
     def _refuse_another(self) -> None:
         """As the collector does at its start, but before anything of another run is shown, or noted in its Redis."""
         assert self._connection is not None
-        state = OutputFolder(self.file.output).state()
         with suppress(RedisAway, RedisRefuses):  # the parts wait for it, and say so
-            runbook.refuse_another(runbook.published(self._connection), None if state is None else state.id)
+            OutputFolder(self.file.output).refuse_another(self._connection)
 
     # -- parts
 
