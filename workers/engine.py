@@ -218,8 +218,7 @@ class Engine:
             if free <= 0:
                 await self._wait(IDLE_LONGEST_S)
                 continue
-            no_suspect = self.suspects.are_unwelcome or any(flight.lease.suspect for flight in self.flights.values())
-            claimed = await self._claims.take(free, holds_suspect=no_suspect)
+            claimed = await self._claims.take(free, holds_suspect=self.suspects.are_unwelcome)
             if claimed is None:
                 await self._wait(IDLE_LONGEST_S)
                 continue

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis.asyncio
 import redis.exceptions
 
 from budget import connections, keys, verbs
 from budget.connections import RedisAway, RedisRefuses
-from budget.ledger import TOGETHER, AsyncLedger
+from budget.ledger import TOGETHER, TRIPS_AT_ONCE, AsyncLedger
 from tokenmill.embedded import EmbeddedRedis
 
 
@@ -78,5 +79,48 @@ def test_a_redis_that_is_away_is_said_to_all(tmp_path: Path) -> None:
             answers = await asyncio.gather(*(ledger(seed("D", job)) for job in "bcd"), return_exceptions=True)
             assert [type(answer) for answer in answers] == [RedisAway] * 3
             await client.aclose()
+
+    asyncio.run(main())
+
+
+class Counted(AsyncLedger):
+    """With the number of calls of each trip."""
+
+    def __init__(self, connection: "redis.asyncio.Redis") -> None:
+        super().__init__(connection)
+        self.trips: list[int] = []
+
+    async def _answers(self, calls: list[verbs.Call[Any]]) -> list[Any]:
+        self.trips.append(len(calls))
+        return await super()._answers(calls)
+
+
+def test_many_calls_soon_after_each_other_wait_for_more(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("budget.ledger.TRIP_EVERY_S", 1.0)
+
+    async def main() -> None:
+        async with connections.connect_async(url, 4) as client:
+            ledger = Counted(client)
+            for number in range(TRIPS_AT_ONCE):
+                await ledger(seed("D", str(number)))
+            first = asyncio.create_task(ledger(seed("D", "first")))
+            await asyncio.sleep(0.02)
+            assert await ledger(seed("D", "second")) == (1, 5 * (TRIPS_AT_ONCE + 2))
+            await first
+            assert ledger.trips == [1] * TRIPS_AT_ONCE + [2]
+
+    asyncio.run(main())
+
+
+def test_a_full_trip_waits_for_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("budget.ledger.TRIP_EVERY_S", 3600.0)
+
+    async def main() -> None:
+        async with connections.connect_async(url, 4) as client:
+            ledger = Counted(client)
+            for number in range(TRIPS_AT_ONCE):
+                await ledger(seed("D", str(number)))
+            await asyncio.gather(*(ledger(seed("D", f"full {number}")) for number in range(TOGETHER)))
+            assert ledger.trips == [1] * TRIPS_AT_ONCE + [TOGETHER]
 
     asyncio.run(main())
