@@ -34,7 +34,7 @@ from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from budget import connections, keys, runbook, snapshot
+from budget import connections, garbage, keys, runbook, snapshot
 from budget.ledger import Ledger
 from budget.protocol import PROTOCOL
 from producer.feed import Feed
@@ -108,6 +108,7 @@ def feed_all(url: str, prompts: str, concurrency: int) -> dict[str, Any]:
     a_run(connection, config)
     redis_pid = int(client.info("server")["process_id"])
     shelf: Any = _Shelf()
+    garbage.search_less()  # as `tokenmill push` does
     before, began = time.process_time(), time.perf_counter()
     source = PromptSource.open(prompts)
     opening = {"opening_cpu_s": time.process_time() - before, "opening_s": time.perf_counter() - began}

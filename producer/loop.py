@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from budget import damage, keys, runbook, snapshot
+from budget import damage, garbage, keys, runbook, snapshot
 from budget.connections import RedisAway, RedisRefuses, check_safe, connect, translated
 from budget.errors import OutsideFault, UserProblem
 from budget.ledger import Ledger
@@ -71,6 +71,7 @@ def produce(
     producer.wait_for_run()
     locks = _lock(connection, names, config.timing.lease_ms, patience)
     upkeep = Upkeep(connection, locks, [dataset.name for dataset in config.datasets], config.timing)
+    garbage.search_less()
     try:
         upkeep.start()
         patience.check = upkeep.check

@@ -21,6 +21,8 @@ from producer.errors import PromptsProblem
 CHUNK_BYTES = 1 << 20
 # A set in a thousand shards must not need a thousand file descriptors.
 OPEN_FILES = 64
+# Rows that follow each other are read together: a call of the system for each costs as much as to parse it.
+AHEAD_BYTES = 256 << 10
 # Little at a time: a frame of one repeated row unpacks to ten thousand times its size.
 PACKED_BYTES = 8 << 10
 
@@ -101,6 +103,7 @@ class Handles:
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, int] = OrderedDict()
+        self._block, self._path, self._starts = b"", Path(), 0
 
     def __enter__(self) -> "Handles":
         return self
@@ -111,6 +114,15 @@ class Handles:
         self._open.clear()
 
     def read(self, path: Path, offset: int, length: int) -> bytes:
+        """A row's bytes; fewer where the file ends before."""
+        at = offset - self._starts
+        if path is not self._path or not 0 <= at <= len(self._block) - length:
+            follows = path is self._path and 0 <= at <= len(self._block) + AHEAD_BYTES
+            self._block = self._from_file(path, offset, max(length, AHEAD_BYTES) if follows else length)
+            self._path, self._starts, at = path, offset, 0
+        return self._block[at : at + length]
+
+    def _from_file(self, path: Path, offset: int, length: int) -> bytes:
         with reading(path):
             handle = self._open.get(path)
             if handle is None:

@@ -14,7 +14,7 @@ messages may also be its own JSON text, as tables hold it. A dataset's `fields` 
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -27,6 +27,7 @@ __all__ = ["SHAPES", "Defect", "Prompt", "to_prompt"]
 
 # An image or a sound that a text alone refers to: its answer would be a guess.
 _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
+_Ids = list[Annotated[int, msgspec.Meta(ge=0)]]
 # Shapes whose value is a list and nothing else.
 _LISTS = ("input_ids", "messages", "conversations", "turns", "history")
 
@@ -79,8 +80,7 @@ def from_input_ids(row: dict[str, Any], keep: bool) -> Prompt:
         raise Unusable("empty_prompt", "input_ids is empty")
     try:
         # One by one in Python would cost more than all else that is done to such a row.
-        if min(msgspec.convert(ids, list[int])) < 0:
-            _refuse_id(ids)
+        msgspec.convert(ids, _Ids)
     except msgspec.ValidationError:
         _refuse_id(ids)
     return Prompt(input_ids=ids)

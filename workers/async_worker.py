@@ -7,7 +7,6 @@ back at once). It forces RQ's JSON serializer: nothing is ever unpickled.
 """
 
 import asyncio
-import gc
 import logging
 import math
 import random
@@ -22,7 +21,7 @@ import redis
 from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker
 
-from budget import connections, environment, process, signals, snapshot, sweep
+from budget import connections, environment, garbage, process, signals, snapshot, sweep
 from budget.connections import RedisAway, RedisRefuses
 from budget.errors import Interrupted, Problem
 from budget.fleet import Board
@@ -45,9 +44,6 @@ log = logging.getLogger("tokenmill.worker")
 
 # Redis connections of a worker: claims, renewals and sweeps beside the commits of all slots.
 CONNECTIONS = 16
-# Objects made before Python looks for unreachable cycles among them, which answers do not make: with Python's own few
-# hundred that is seven per cent of a worker's work.
-GARBAGE_AFTER = 10_000
 PUBSUB_PAUSE_S = 2.0
 START_PAUSE_S = 1.0
 
@@ -175,8 +171,7 @@ class AsyncWorker(BaseWorker):
         # Its user may be another than the collector's.
         await self._when_allowed(lambda: connections.check_safe(self.connection))
         await self._when_allowed(lambda: self._register(joined.config, logging_level, date_format, log_format))
-        gc.freeze()
-        gc.set_threshold(GARBAGE_AFTER)
+        garbage.search_less()
         try:
             await self._serve(joined)
         finally:
