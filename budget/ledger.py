@@ -87,6 +87,8 @@ class AsyncLedger:
         self._waiting: list[tuple[Call[Any], asyncio.Future[Any]]] = []
         self._travelling: asyncio.Task[None] | None = None
         self._departs_at = -math.inf
+        # One of the pool's, kept: trips go one by one, and to take it and give it back costs nearly as much as one.
+        self._own: Any = None
 
     async def __call__(self, call: Call[T]) -> T:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -125,11 +127,14 @@ class AsyncLedger:
         pool: Any = self.connection.connection_pool
         try:
             with translated():
-                connection = await pool.get_connection()
+                self._own = connection = self._own or await pool.get_connection()
                 try:
                     answers = await _exchange(connection, calls)
-                finally:
+                except BaseException:
+                    # The pool finds the way anew; behind Sentinels that may be to another server.
+                    self._own = None
                     await pool.release(connection)
+                    raise
                 if failpoints.ACTIVE:
                     for job in (str(call.args[0]) for call in calls if call.script == "commit"):
                         failpoints.hit("commit_sent", job)
@@ -154,8 +159,8 @@ class AsyncLedger:
 async def _exchange(connection: Any, calls: list[Call[Any]]) -> list[Any]:
     """An answer, or the error that Redis gave, for each call; all are sent again where the connection breaks.
 
-    Not redis-py's pipeline, whose bookkeeping costs a worker more than the trip: it packs in Python, and gives its
-    connection back by a task of its own.
+    Not redis-py's pipeline, which costs a worker more than the trip: it packs in Python, and gives its connection
+    back by a task of its own.
     """
 
     async def ask() -> list[Any]:
