@@ -1,5 +1,6 @@
 """Texts that stay behind: the collector puts them back, also where Redis has lost what tells them."""
 
+import time
 from typing import Any
 
 import msgspec
@@ -107,6 +108,39 @@ def test_a_batch_that_failed_half_way_is_written_before_the_ledger_hears_of_it(
     rig.until(lambda: rig.spent("A1") == 7, "the ledger to know what the file has")
     rig.halt()
     assert rig.folder.answers("A1").read_bytes() == rig.record("A1", "plain", 7)
+
+
+def test_a_copy_that_is_larger_than_pieces_may_be_is_not_read(
+    rig: Any, packed: bytes, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.folder.prepare(["A1", "B2"])
+    rig.folder.pieces(pieces.digest).write_bytes(packed)
+    monkeypatch.setattr(runbook, "MOST_PIECES", len(packed) - 1)
+    rig.commit_told("A1", "one", pieces)
+    rig.collect()
+    rig.until(lambda: rig.folder.quarantine("A1").exists(), "the answer to be kept aside")
+    rig.until(lambda: rig.spent("A1") == 0, "the ledger to forget it")
+
+
+def test_the_lock_is_kept_while_a_batch_takes_long(
+    rig: Any, packed: bytes, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To tell the texts of a whole batch may take longer than a lease."""
+    asked = PieceStore.find
+    held: list[bool] = []
+
+    def slow(store: PieceStore, digest: str) -> Pieces | None:
+        time.sleep(rig.config.timing.lease_ms / 1000 / 5)
+        held.append(bool(rig.client.exists(keys.COLLECTOR_LOCK)))
+        return asked(store, digest)
+
+    publish(rig, packed, pieces.digest)
+    lines = [rig.commit_told("A1", str(number), pieces) for number in range(10)]
+    monkeypatch.setattr(PieceStore, "find", slow)
+    rig.collect()
+    rig.written()
+    assert rig.folder.answers("A1").read_bytes() == b"".join(lines)
+    assert len(held) >= len(lines) and all(held)
 
 
 @pytest.mark.parametrize("held", [b"junk", ["a", "list"]])

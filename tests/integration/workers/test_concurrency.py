@@ -29,7 +29,7 @@ WORK = (
 )
 
 
-def publish(connection: "redis.Redis", server: str) -> None:
+def publish(connection: "redis.Redis", server: str, pieces_digest: str = "") -> None:
     sampling = {"max_new_tokens": 200}
     config = RunConfig(
         name="slots",
@@ -50,7 +50,7 @@ def publish(connection: "redis.Redis", server: str) -> None:
         max_samples={},
     )
     runbook.apply_file_caps(connection, {"D": None})
-    runbook.note_facts(connection, {"tokenizer": json.dumps({"vocab_size": 32_000})})
+    runbook.note_facts(connection, {"tokenizer": json.dumps({"vocab_size": 32_000, "pieces_digest": pieces_digest})})
     client: Any = connection
     client.set(keys.READY, runbook.run_id(connection))
     jobs = [
