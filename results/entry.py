@@ -4,6 +4,7 @@ What other parts note in the entry (the tokenizer's facts, the model's) is kept 
 a Redis that was emptied in mid-run gets it back and the files can be read without any Redis.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from budget.connections import translated
 from budget.protocol import PROTOCOL
 from results.folder import Cap, FolderState, OutputFolder, Prompts
 from workers.contracts import RunConfig, fingerprint
+
+log = logging.getLogger("tokenmill.collector")
 
 # Of each dataset: cap, the file's cap, prompts, whether they are exhausted.
 Budgets = list[tuple[bytes | None, bytes | None, bytes | None, bytes | None]]
@@ -62,7 +65,12 @@ class Entry:
         known = {name: (held.cap, held.file) for name, held in self._state.caps.items()}
         runbook.restore_caps(self._connection, known)
         caps = {dataset.name: dataset.max_tokens for dataset in self._config.datasets}
-        runbook.apply_file_caps(self._connection, caps, only_missing=not start)
+        for name, cap in runbook.apply_file_caps(self._connection, caps, only_missing=not start).items():
+            if (held := self._state.caps.get(name)) is not None and held.cap != held.file:
+                log.warning(
+                    "%s: the run file's new cap, %s, takes the place of %s, which was set by hand", name,
+                    "none" if cap is None else f"{cap:,}", "none" if held.cap is None else f"{held.cap:,}",
+                )  # fmt: skip
         self._save(fingerprints={**self._state.fingerprints, **self._fingerprints})
 
     def restore_facts(self) -> None:

@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_type_hints
 
 import msgspec
 
@@ -214,7 +214,10 @@ def _struct(value: Any, kind: type[msgspec.Struct], where: str, file: Path) -> m
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `$.")
         key = place.rstrip("`")
-        raise RunFileProblem(f"{file}: {key + ' in ' if key else ''}{where}: {_plain(reason)}") from error
+        place = f"{key} in {where}" if key else where
+        if mend := runvalues.wanted(get_type_hints(kind).get(key)):
+            raise RunFileProblem(f"{file}: {place} is {runvalues.short(cast(Any, value)[key])}: give {mend}") from error
+        raise RunFileProblem(f"{file}: {place}: {_plain(reason)}") from error
 
 
 def _plain(reason: str) -> str:

@@ -9,16 +9,26 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from types import UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 # Redis' Lua counts in doubles: beyond this a sum of tokens is no longer exact.
 LARGEST_WHOLE = 2**53
 LONGEST_TEXT = 1_000
+SHOWN = 60
 LONGEST_DATASET_NAME = 100
 # What SGLang and its kernels keep in 32 bits.
 LONGEST_ANSWER = 2**31 - 1
 LONGEST_HOURS = 87_600
 LONGEST_MS = 24 * 3600 * 1000
+_WANTED: Mapping[Any, str] = {
+    int: "a whole number (like 10_000_000)",
+    float: "a number",
+    bool: "true or false",
+    str: "a text in quotes",
+    list[str]: "a list of texts",
+    dict[str, Any]: "a table",
+}
 
 
 def unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> str:
@@ -30,6 +40,20 @@ def unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> str:
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(names))}"
             return f"unknown key {key} in {where}: {hint}"
     return ""
+
+
+def wanted(hint: Any) -> str:
+    """What a key of this type may hold, in words; nothing where the type is none of a few simple ones."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    words = [_WANTED[part] for part in parts if part in _WANTED]
+    words += [f'"{word}"' for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def short(value: object) -> str:
+    """A value as it may stand in a sentence."""
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def strange(value: Any, place: str = "") -> str:

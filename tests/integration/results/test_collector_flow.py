@@ -222,7 +222,9 @@ def test_an_output_folder_reached_another_way_is_the_same(rig: Any, tmp_path: Pa
     rig.halt()
 
 
-def test_a_cap_set_by_hand_outlives_redis_until_the_run_file_says_something_new(rig: Any) -> None:
+def test_a_cap_set_by_hand_outlives_redis_until_the_run_file_says_something_new(
+    rig: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     def caps() -> list[bytes | None]:
         return rig.client.hmget(keys.budget("A1"), "cap", "cap_file")
 
@@ -247,3 +249,4 @@ def test_a_cap_set_by_hand_outlives_redis_until_the_run_file_says_something_new(
     assert rig.folder.cap("A1", 77) == 77
     rig.collect(config=rig.with_config(datasets=changed))
     assert caps() == [b"77", b"77"]
+    assert "A1: the run file's new cap, 77, takes the place of 123, which was set by hand" in caplog.text

@@ -32,7 +32,7 @@ def test_fields_and_history(tmp_path: Path) -> None:
     [
         ('fields = { promt = "q" }', r"fields of \[\[dataset\]\] D: unknown key promt: did you mean prompt\?"),
         ('fields = { prompt = "q", turns = "t" }', "prompt and turns are both named"),
-        ('history = "drop"', r"history in \[\[dataset\]\] D: invalid enum value 'drop'"),
+        ('history = "drop"', r"history in \[\[dataset\]\] D is 'drop': give \"turns\" or \"keep\""),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, more: str, says: str) -> None:
