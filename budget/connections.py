@@ -1,7 +1,7 @@
 """Connections to Redis or Valkey. What their errors mean is in `redis_errors`, which Redis will do in `redis_safety`.
 
-redis-py re-sends any command after its socket timeout; every verb of the ledger is idempotent, so
-that is welcome: a Redis that was frozen for a while costs nobody anything.
+A command whose answer did not come may have been run, and is sent again by whoever needs its answer; every
+verb of the ledger is idempotent: a Redis that was frozen for a while costs nobody anything.
 """
 
 import re

@@ -9,5 +9,6 @@ OBJECTS = 10_000
 
 def search_less() -> None:
     """Search seldom, and not among what is there by now: it lives as long as the process does."""
+    gc.collect()
     gc.freeze()
     gc.set_threshold(OBJECTS)

@@ -87,7 +87,7 @@ class AsyncLedger:
         self._waiting: list[tuple[Call[Any], asyncio.Future[Any]]] = []
         self._travelling: asyncio.Task[None] | None = None
         self._departs_at = -math.inf
-        # One of the pool's, kept: trips go one by one, and to take it and give it back costs nearly as much as one.
+        # One of the pool's, kept: trips go one by one.
         self._own: Any = None
 
     async def __call__(self, call: Call[T]) -> T:
@@ -124,17 +124,9 @@ class AsyncLedger:
 
     async def _answers(self, calls: list[Call[Any]]) -> list[Any]:
         """An answer or an exception for each call."""
-        pool: Any = self.connection.connection_pool
         try:
             with translated():
-                self._own = connection = self._own or await pool.get_connection()
-                try:
-                    answers = await _exchange(connection, calls)
-                except BaseException:
-                    # The pool finds the way anew; behind Sentinels that may be to another server.
-                    self._own = None
-                    await pool.release(connection)
-                    raise
+                answers = await self._sent([("EVALSHA", _digest(call.script), *_rest(call)) for call in calls])
                 if failpoints.ACTIVE:
                     for job in (str(call.args[0]) for call in calls if call.script == "commit"):
                         failpoints.hit("commit_sent", job)
@@ -144,34 +136,35 @@ class AsyncLedger:
 
     async def _settled(self, call: Call[Any], answer: Any) -> Any:
         """An answer as it is, an error in our words; a script that Redis does not know yet is sent whole."""
-        if not isinstance(answer, Exception):
-            return answer
-        client: Any = self.connection
         try:
             with translated():
-                if not isinstance(answer, NoScriptError):
+                if isinstance(answer, NoScriptError):
+                    (answer,) = await self._sent([("EVAL", source(call.script), *_rest(call))])
+                if isinstance(answer, Exception):
                     raise answer
-                return await client.eval(source(call.script), len(call.keys), *call.keys, *call.args)
         except Exception as error:
             return error
+        return answer
+
+    async def _sent(self, commands: list[tuple[Arg, ...]]) -> list[Any]:
+        """An answer, or the error that Redis gave, for each command.
+
+        Not by redis-py's pipeline, which costs a worker more than the trip: it packs in Python, takes its connection
+        from the pool each time, and gives it back by a task of its own. A connection that fails closes itself, and the
+        pool opens it again (behind Sentinels, to the server that is the master by then).
+        """
+        pool: Any = self.connection.connection_pool
+        packed = list(map(_pack, commands))
+        if self._own is None:
+            self._own = await pool.get_connection()
+        else:
+            await pool.ensure_connection(self._own)
+        await self._own.send_packed_command(packed)
+        return [await _answer(self._own) for _ in commands]
 
 
-async def _exchange(connection: Any, calls: list[Call[Any]]) -> list[Any]:
-    """An answer, or the error that Redis gave, for each call; all are sent again where the connection breaks.
-
-    Not redis-py's pipeline, which costs a worker more than the trip: it packs in Python, and gives its connection
-    back by a task of its own.
-    """
-
-    async def ask() -> list[Any]:
-        await connection.send_packed_command(packed)
-        return [await _answer(connection) for _ in calls]
-
-    async def begin_anew(_: Exception) -> None:
-        await connection.disconnect()
-
-    packed = [_pack(("EVALSHA", _digest(call.script), len(call.keys), *call.keys, *call.args)) for call in calls]
-    return await connection.retry.call_with_retry(ask, begin_anew)
+def _rest(call: Call[Any]) -> tuple[Arg, ...]:
+    return (len(call.keys), *call.keys, *call.args)
 
 
 async def _answer(connection: Any) -> Any:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import redis
 from redis.exceptions import WatchError
 
@@ -267,15 +268,29 @@ def restore_caps(connection: "redis.Redis", caps: Mapping[str, tuple[int | None,
         pipe.execute()
 
 
+class FromFile(msgspec.Struct, frozen=True):
+    """A cap that was written as the run file has it; `over` is the one set by hand that it replaced, in words."""
+
+    cap: int | None
+    over: str = ""
+
+    @property
+    def said(self) -> str:
+        """For a sentence that begins with the dataset."""
+        cap = "without a cap" if self.cap is None else f"{self.cap:,} tokens"
+        over = f", in the place of {self.over}, which was set by hand" if self.over else ""
+        return f"the budget is {cap}, as the run file says{over}"
+
+
 def apply_file_caps(
     connection: "redis.Redis", caps: Mapping[str, int | None], *, only_missing: bool = False
-) -> dict[str, int | None]:
+) -> dict[str, FromFile]:
     """Write the run file's caps where the file's value changed since it was last written; returns those written.
 
     So a cap that `budget set` changed in mid-run stays, until the file itself says something new.
     """
     client: Any = connection
-    written: dict[str, int | None] = {}
+    written: dict[str, FromFile] = {}
     for dataset, cap in caps.items():
         with translated():
             known, from_file = client.hmget(keys.budget(dataset), "cap", "cap_file")
@@ -286,5 +301,6 @@ def apply_file_caps(
                 client.hset(keys.budget(dataset), "cap_file", word)
         elif known is None or (from_file != word and not only_missing):
             set_cap(connection, dataset, cap, from_file=True)
-            written[dataset] = cap
+            over = known if known is not None and known not in (from_file, word) else b""
+            written[dataset] = FromFile(cap, over.decode("utf-8", "replace"))
     return written

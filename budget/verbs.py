@@ -149,7 +149,7 @@ def claim(
     """Take up to `k` jobs of `datasets`, in their order, one of each in turn.
 
     Args:
-        nonce: new for every claim; a repetition (redis-py re-sends after a timeout) is answered alike.
+        nonce: new for every claim; a repetition (where the answer did not come) is answered alike.
         reservations: tokens that a job of each dataset reserves (unless strict: then its worst case).
         max_waiting: results waiting for the collector beyond which nothing is claimed.
         now: the time in RQ's format, for the job hash.

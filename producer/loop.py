@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from budget import damage, garbage, keys, runbook, snapshot
+from budget import damage, keys, runbook, snapshot
 from budget.connections import RedisAway, RedisRefuses, check_safe, connect, translated
 from budget.errors import OutsideFault, UserProblem
 from budget.ledger import Ledger
@@ -71,7 +71,6 @@ def produce(
     producer.wait_for_run()
     locks = _lock(connection, names, config.timing.lease_ms, patience)
     upkeep = Upkeep(connection, locks, [dataset.name for dataset in config.datasets], config.timing)
-    garbage.search_less()
     try:
         upkeep.start()
         patience.check = upkeep.check
@@ -178,12 +177,8 @@ class _Producer:
         if not (is_told and all(state.complete(name) for name in self._names)):
             self._note_tokenizer()
         caps = {name: self._config.dataset(name).max_tokens for name in self._names}
-        for name, cap in runbook.apply_file_caps(self._connection, caps).items():
-            log.info(
-                "%s: the budget is %s, as the run file says",
-                name,
-                "without a cap" if cap is None else f"{cap:,} tokens",
-            )
+        for name, written in runbook.apply_file_caps(self._connection, caps).items():
+            log.log(logging.WARNING if written.over else logging.INFO, "%s: %s", name, written.said)
         for feed in self._feeds:
             feed.reset()
             feed.clear_exhausted()

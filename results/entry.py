@@ -65,12 +65,9 @@ class Entry:
         known = {name: (held.cap, held.file) for name, held in self._state.caps.items()}
         runbook.restore_caps(self._connection, known)
         caps = {dataset.name: dataset.max_tokens for dataset in self._config.datasets}
-        for name, cap in runbook.apply_file_caps(self._connection, caps, only_missing=not start).items():
-            if (held := self._state.caps.get(name)) is not None and held.cap != held.file:
-                log.warning(
-                    "%s: the run file's new cap, %s, takes the place of %s, which was set by hand", name,
-                    "none" if cap is None else f"{cap:,}", "none" if held.cap is None else f"{held.cap:,}",
-                )  # fmt: skip
+        for name, written in runbook.apply_file_caps(self._connection, caps, only_missing=not start).items():
+            if written.over:
+                log.warning("%s: %s", name, written.said)
         self._save(fingerprints={**self._state.fingerprints, **self._fingerprints})
 
     def restore_facts(self) -> None:

@@ -92,8 +92,10 @@ def push(file: "RunFile", datasets: tuple[str, ...], *, overrides: tuple[str, ..
       tokenmill push RUN.toml
       tokenmill push RUN.toml A1_chat B2_math
     """
+    from budget import garbage
     from producer.loop import produce
 
+    garbage.search_less()
     url = redis_url(file, needed_by="push")
     names = known(file, datasets)
     stop = stop_on_signals()

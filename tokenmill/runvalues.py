@@ -22,7 +22,7 @@ LONGEST_ANSWER = 2**31 - 1
 LONGEST_HOURS = 87_600
 LONGEST_MS = 24 * 3600 * 1000
 _WANTED: Mapping[Any, str] = {
-    int: "a whole number (like 10_000_000)",
+    int: "a whole number (without quotes, point or exponent)",
     float: "a number",
     bool: "true or false",
     str: "a text in quotes",
@@ -51,8 +51,10 @@ def wanted(hint: Any) -> str:
 
 
 def short(value: object) -> str:
-    """A value as it may stand in a sentence."""
+    """A value as it may stand in a sentence; what looks like a URL with a password in it may not."""
     text = str(value).lower() if isinstance(value, bool) else repr(value)
+    if "@" in text:
+        return "a value that may hold a password"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 

@@ -251,8 +251,7 @@ class AsyncWorker(BaseWorker):
             await fleet.start(self._wait_s, lambda: self._signals > 0)
             if self._signals:
                 return
-            where = servers.all[0].url if len(servers.all) == 1 else f"{len(servers.all)} servers"
-            log.info("working for run %s: up to %d requests in flight on %s", config.name, slots, where)
+            log.info("working for run %s: up to %d requests in flight", config.name, slots)
             engine = self._engine = Engine(
                 worker=self.name,
                 joined=joined,

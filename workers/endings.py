@@ -117,6 +117,7 @@ class Endings:
             config=self._config,
             pieces=pieces,
         )
+        flight.released = settlement.kind == "release"
         await self.conclude(flight.lease, settlement, generated=flight.attempt.done_tokens)
 
     async def _broken(self, flight: Flight, outcome: outcomes.ServerFault) -> outcomes.ServerFault:
@@ -163,6 +164,7 @@ class Endings:
             # Nothing is known to be made since; it hears no abort either, and the job must not wait.
             last = max(attempt.server.heard_at, attempt.server.made_at)
             self.waste(flight.lease.dataset, attempt.probable_tokens_at(last))
+            flight.released = True
             await self.release(flight.lease)
             await attempt.give_up()
             return
@@ -175,6 +177,7 @@ class Endings:
             )
             await self.settled(settlement.call)
         elif not flight.given_up:
+            flight.released = True
             await self.release(flight.lease)
 
     async def settled(self, call: verbs.Call[Any]) -> Any:

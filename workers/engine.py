@@ -262,7 +262,9 @@ class Engine:
     # -- one job
 
     def _launch(self, lease: Lease) -> None:
-        if not lease.suspect and (server := self.servers.choose()) is not None:
+        if lease.suspect:
+            self.suspects.claimed(lease.job)
+        elif (server := self.servers.choose()) is not None:
             self._take_seat(lease, server)
         task = asyncio.create_task(self._fly(lease), name=lease.job)
         self._tasks.add(task)
@@ -281,6 +283,7 @@ class Engine:
         self._leave_seat(lease)
         self._tasks.discard(task)
         self.flights.pop(task.get_name(), None)
+        self.suspects.settled(lease.job)
         self.changed.set()
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Problem):
             log.error("job %s failed in the worker itself; it comes back when its lease runs out", task.get_name())

@@ -11,7 +11,8 @@ class Flight:
     """A job in flight.
 
     `reserved` is what the ledger was last told (0: nothing since it was claimed); `given_up` says why it was
-    cancelled, "" where the worker leaves at once; `answered_before` and `sent_before` are what its server had
+    cancelled, "" where the worker leaves at once; `released`: it is being given back, so that a renewal that comes
+    after that would lease it for nobody; `answered_before` and `sent_before` are what its server had
     answered and been sent when it began.
     """
 
@@ -26,6 +27,7 @@ class Flight:
         self.answered_before, self.sent_before = server.answered, server.sent - 1
         self.began_alone = server.in_flight == 1
         self.settling = False
+        self.released = False
         self.given_up = ""
 
     @property

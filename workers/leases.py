@@ -89,7 +89,9 @@ class Leases:
     async def _renew(self, flights: list[Flight]) -> None:
         """In calls of which none keeps Redis from others for long."""
         for first in range(0, len(flights), verbs.RENEW_BATCH):
-            await self._renew_some(flights[first : first + verbs.RENEW_BATCH])
+            held = [flight for flight in flights[first : first + verbs.RENEW_BATCH] if not flight.released]
+            if held:
+                await self._renew_some(held)
 
     async def _renew_some(self, flights: list[Flight]) -> None:
         renewals = [self._renewal(flight) for flight in flights]

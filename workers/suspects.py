@@ -22,12 +22,21 @@ class Suspects:
         self._servers = servers
         self._board = board
         self._held: dict[str, Server] = {}
+        self._claimed: set[str] = set()
         self._rest_until = 0.0
 
     @property
     def are_unwelcome(self) -> bool:
         """No suspect is to be claimed now."""
-        return bool(self._held) or time.monotonic() < self._rest_until
+        return bool(self._claimed) or time.monotonic() < self._rest_until
+
+    def claimed(self, job: str) -> None:
+        """It is this worker's from now on."""
+        self._claimed.add(job)
+
+    def settled(self, job: str) -> None:
+        """It is this worker's no longer."""
+        self._claimed.discard(job)
 
     async def seat(self, job: str) -> Server | None:
         """A server for this suspect, which has no other; None where there is none now."""

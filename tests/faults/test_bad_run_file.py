@@ -68,7 +68,7 @@ ROWS: dict[str, tuple[Edit, list[str]]] = {
     "a negative cap for all": (put("run", "max_tokens_per_dataset", -5), ["-5", "0 or more"]),
     "a cap that is a word": (
         put_dataset("max_tokens", "10M"),
-        ["max_tokens in [[dataset]] A1", "'10M'", "10_000_000", '"none"'],
+        ["max_tokens in [[dataset]] A1", "'10M'", "a whole number", '"none"'],
     ),
     "a cap that is a fraction": (put_dataset("max_tokens", 1.5), ["A1", "max_tokens", "1.5", "a whole number"]),
     "no cap at all": (lambda job: job.tables["run"].pop("max_tokens_per_dataset"), ["A1 has no budget"]),
@@ -87,6 +87,10 @@ ROWS: dict[str, tuple[Edit, list[str]]] = {
     "a server with a password in its URL": (
         put("sglang", "servers", ["http://user:hunter2@gpu0:30000"]),
         ["[sglang] servers", "a password in it", "TOKENMILL_SGLANG_API_KEY"],
+    ),
+    "a server with a password in its URL, without brackets": (
+        put("sglang", "servers", "http://user:hunter2@gpu0:30000"),
+        ["servers in [sglang]", "may hold a password", "a list of texts"],
     ),
     "a server that is no URL": (put("sglang", "servers", ["gpu0:30000"]), ["'gpu0:30000'", "http://"]),
     "answers of no length": (put("sampling", "max_new_tokens", 0), ["max_new_tokens", "0"]),
@@ -169,6 +173,7 @@ def test_a_mistake_in_the_run_file_is_one_sentence(plain: Job, name: str) -> Non
     assert "\n" not in str(problem.value)
     for word in (str(plain.file), *words):
         assert word in str(problem.value)
+    assert "hunter2" not in str(problem.value)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +238,7 @@ OVERRIDES = {
     "no end": ("sampling.temperature=inf", ["sampling.temperature", "finite"]),
     "too large": ("dataset.A1.max_tokens=99999999999999999999", ["max_tokens", "2^53"]),
     "far too large": ("dataset.A1.max_tokens=" + "9" * 5000, ["max_tokens"]),
+    "servers that are no list": ("sglang.servers=http://gpu0:30000", ["servers in [sglang]", "a list of texts"]),
     "an empty value": ("run.name=", ["name in [run]", "empty"]),
     "a device": ("run.output=/dev/null", ["/dev/null"]),
     "bytes that are no text": ("run.name=\udcff", ["run.name", "UTF-8"]),

@@ -8,6 +8,7 @@ import redis
 from budget import keys, runbook, snapshot
 from budget.errors import Exit
 from budget.protocol import OtherProtocol
+from budget.runbook import FromFile
 from tests.conftest import StartServer
 from tests.ledgers import Rig
 
@@ -92,20 +93,27 @@ class TestCapsFromTheFile:
 
     def test_only_what_the_file_says_anew_is_written(self, rig: Rig) -> None:
         rig.connection.delete(keys.budget("A"))
-        assert runbook.apply_file_caps(rig.connection, {"A": 100}) == {"A": 100}
+        assert runbook.apply_file_caps(rig.connection, {"A": 100}) == {"A": FromFile(100)}
         runbook.set_cap(rig.connection, "A", 250)
         assert runbook.apply_file_caps(rig.connection, {"A": 100}) == {}
         assert self.cap(rig) == "250"
-        assert runbook.apply_file_caps(rig.connection, {"A": 90}) == {"A": 90}
-        assert runbook.apply_file_caps(rig.connection, {"A": None}) == {"A": None}
+        assert runbook.apply_file_caps(rig.connection, {"A": 90}) == {"A": FromFile(90, over="250")}
+        assert runbook.apply_file_caps(rig.connection, {"A": None}) == {"A": FromFile(None)}
         assert runbook.apply_file_caps(rig.connection, {"A": None}) == {}
         assert self.cap(rig) == "none"
+        runbook.set_cap(rig.connection, "A", 5)
+        assert runbook.apply_file_caps(rig.connection, {"A": 5}) == {"A": FromFile(5)}
+
+    def test_a_cap_set_by_hand_that_gives_way_is_named(self) -> None:
+        over = "the budget is 90 tokens, as the run file says, in the place of 250, which was set by hand"
+        assert FromFile(90, over="250").said == over
+        assert FromFile(None).said == "the budget is without a cap, as the run file says"
 
     def test_the_collector_writes_only_missing_ones(self, rig: Rig) -> None:
         runbook.set_cap(rig.connection, "A", 250)
         assert runbook.apply_file_caps(rig.connection, {"A": 100}, only_missing=True) == {}
         rig.connection.delete(keys.budget("A"))
-        assert runbook.apply_file_caps(rig.connection, {"A": 100}, only_missing=True) == {"A": 100}
+        assert runbook.apply_file_caps(rig.connection, {"A": 100}, only_missing=True) == {"A": FromFile(100)}
 
     def test_set_answers_what_was_before(self, rig: Rig) -> None:
         assert runbook.set_cap(rig.connection, "A", 5) is None

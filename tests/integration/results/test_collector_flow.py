@@ -249,4 +249,6 @@ def test_a_cap_set_by_hand_outlives_redis_until_the_run_file_says_something_new(
     assert rig.folder.cap("A1", 77) == 77
     rig.collect(config=rig.with_config(datasets=changed))
     assert caps() == [b"77", b"77"]
-    assert "A1: the run file's new cap, 77, takes the place of 123, which was set by hand" in caplog.text
+    assert (
+        "A1: the budget is 77 tokens, as the run file says, in the place of 123, which was set by hand" in caplog.text
+    )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,16 @@ class Counted(AsyncLedger):
         super().__init__(connection)
         self.trips: list[int] = []
 
+    def has_made_many(self) -> None:
+        """On a slow machine too."""
+        self._departs_at = time.monotonic()
+
+    async def is_cut_off(self) -> None:
+        """Waits until its connection has heard of its end."""
+        with contextlib.suppress(redis.exceptions.ConnectionError):
+            while not await self._own.can_read():  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+
     async def _answers(self, calls: list[verbs.Call[Any]]) -> list[Any]:
         self.trips.append(len(calls))
         return await super()._answers(calls)
@@ -103,6 +114,7 @@ def test_many_calls_soon_after_each_other_wait_for_more(url: str, monkeypatch: p
             ledger = Counted(client)
             for number in range(TRIPS_AT_ONCE):
                 await ledger(seed("D", str(number)))
+            ledger.has_made_many()
             first = asyncio.create_task(ledger(seed("D", "first")))
             await asyncio.sleep(0.02)
             assert await ledger(seed("D", "second")) == (1, 5 * (TRIPS_AT_ONCE + 2))
@@ -122,5 +134,49 @@ def test_a_full_trip_waits_for_nothing(url: str, monkeypatch: pytest.MonkeyPatch
                 await ledger(seed("D", str(number)))
             await asyncio.gather(*(ledger(seed("D", f"full {number}")) for number in range(TOGETHER)))
             assert ledger.trips == [1] * TRIPS_AT_ONCE + [TOGETHER]
+
+    asyncio.run(main())
+
+
+def test_one_connection_is_enough_also_where_redis_knows_no_script(url: str) -> None:
+    async def main() -> None:
+        async with connections.connect_async(url, 1) as client:
+            ledger = AsyncLedger(client)
+            answers = await asyncio.gather(*(ledger(seed("D", job)) for job in "abc"))
+            assert answers == [(1, 5), (1, 10), (1, 15)]
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_redis_has_closed_is_opened_again_before_a_call(url: str) -> None:
+    other: Any = connections.connect(url)
+
+    async def main() -> None:
+        async with connections.connect_async(url, 1) as client:
+            ledger = Counted(client)
+            for number in range(3):
+                assert await ledger(seed("D", str(number))) == (1, 5 * (number + 1))
+                other.client_kill_filter(_type="normal", skipme=True)
+                await ledger.is_cut_off()
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_breaks_in_mid_trip_gives_nobody_anothers_answer(url: str) -> None:
+    """Redis stops to answer; the calls fail, and what is called after it went on is answered by its own."""
+    other: Any = connections.connect(url)
+
+    async def main() -> None:
+        client: Any = connections.connect_async(url, 1)
+        client.connection_pool.connection_kwargs["socket_timeout"] = 0.2
+        ledger = AsyncLedger(client)
+        assert await ledger(seed("D", "before")) == (1, 5)
+        other.client_pause(1_000)
+        late = await asyncio.gather(*(ledger(seed(f"L{n}", "late", n + 1)) for n in range(3)), return_exceptions=True)
+        assert [type(answer) for answer in late] == [RedisAway] * 3
+        await asyncio.to_thread(other.ping)
+        answers = [await ledger(seed(f"D{n}", "after", n + 1)) for n in range(3)]
+        assert answers == [(1, n + 1) for n in range(3)]
+        await client.aclose()
 
     asyncio.run(main())
