@@ -91,8 +91,10 @@ class Counted(AsyncLedger):
         super().__init__(connection)
         self.trips: list[int] = []
 
-    def has_made_many(self) -> None:
-        """On a slow machine too."""
+    async def make_many(self) -> None:
+        """As many calls, one after the other, as go at once; on a slow machine too."""
+        for number in range(TRIPS_AT_ONCE):
+            await self(seed("D", str(number)))
         self._departs_at = time.monotonic()
 
     async def is_cut_off(self) -> None:
@@ -112,9 +114,7 @@ def test_many_calls_soon_after_each_other_wait_for_more(url: str, monkeypatch: p
     async def main() -> None:
         async with connections.connect_async(url, 4) as client:
             ledger = Counted(client)
-            for number in range(TRIPS_AT_ONCE):
-                await ledger(seed("D", str(number)))
-            ledger.has_made_many()
+            await ledger.make_many()
             first = asyncio.create_task(ledger(seed("D", "first")))
             await asyncio.sleep(0.02)
             assert await ledger(seed("D", "second")) == (1, 5 * (TRIPS_AT_ONCE + 2))
@@ -130,8 +130,7 @@ def test_a_full_trip_waits_for_nothing(url: str, monkeypatch: pytest.MonkeyPatch
     async def main() -> None:
         async with connections.connect_async(url, 4) as client:
             ledger = Counted(client)
-            for number in range(TRIPS_AT_ONCE):
-                await ledger(seed("D", str(number)))
+            await ledger.make_many()
             await asyncio.gather(*(ledger(seed("D", f"full {number}")) for number in range(TOGETHER)))
             assert ledger.trips == [1] * TRIPS_AT_ONCE + [TOGETHER]
 
